@@ -19,6 +19,7 @@
 //! - [`kernel`]: the eBPF object, its maps and links; the only user of aya.
 //! - [`limits`]: quotas of names that are no tenants, in bounded memory.
 //! - [`load`]: the open-loop load generator, and a store to send it to.
+//! - [`logging`]: the log on standard error, which holds up nobody.
 //! - [`clock`]: the only reader of the clock.
 //! - [`cli`]: arguments, printing, exit codes.
 
@@ -40,6 +41,7 @@ pub mod fleet;
 pub mod kernel;
 pub mod limits;
 pub mod load;
+pub mod logging;
 
 pub mod probe;
 pub(crate) mod processing;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::TcpListener;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -36,6 +36,7 @@ use super::tcp::Rules;
 use crate::clock;
 use crate::dispatcher::prefer_socket;
 use crate::fleet::owner::Owner;
+use crate::logging::once_a_minute;
 
 /// The thread that answers. Dropping it lets those be answered that have asked, for a second at most, ends it, and
 /// removes the sockets.
@@ -236,7 +237,9 @@ where
             yield_now().await;
         }
         Err(error) => {
-            tracing::warn!(%error, "cannot accept a client of the admin socket");
+            if once_a_minute(&LAST_WARNING, clock::monotonic()) {
+                tracing::warn!(%error, "cannot accept a client of the admin socket; said once a minute");
+            }
             sleep(ACCEPT_BACKOFF).await;
         }
     }
@@ -401,5 +404,6 @@ const SEND_BUFFER: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(35);
 /// The interval at which it is checked that a viewer still reads.
 const STALLED_EVERY: Duration = Duration::from_secs(1);
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -21,6 +21,7 @@ use crate::envoy::Counters;
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::limits::Table;
+use crate::logging;
 
 /// The sources of the documents.
 #[derive(Debug)]
@@ -88,7 +89,8 @@ impl Sources {
         let vanished = self.vanished.borrow().clone();
         let stores = self.queues.stores(clock::monotonic());
         let status = Status::read(&self.maps).with(&self.queues.report()).with_stores(&stores);
-        Status { overrides, daemon, vanished, fleet: self.owners(), ..status }
+        let log_lines_lost = logging::lost().total();
+        Status { overrides, daemon, vanished, fleet: self.owners(), log_lines_lost, ..status }
     }
 
     /// The owners of limits that are shared with other gates.

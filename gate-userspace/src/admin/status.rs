@@ -71,6 +71,9 @@ pub struct Status {
     /// The owners of limits that are shared with other gates; only the daemon itself knows.
     #[serde(default)]
     pub fleet: Vec<FleetOwner>,
+    /// The lines of the log that were lost since the daemon's start; only the daemon itself knows.
+    #[serde(default)]
+    pub log_lines_lost: u64,
 }
 
 /// An interface that the program was attached to.
@@ -149,6 +152,7 @@ impl Status {
                 .collect(),
             overrides: Vec::new(),
             fleet: Vec::new(),
+            log_lines_lost: 0,
         }
     }
 }
@@ -178,6 +182,7 @@ impl Status {
         self.overrides.clone_from(&daemon.overrides);
         self.vanished.clone_from(&daemon.vanished);
         self.fleet.clone_from(&daemon.fleet);
+        self.log_lines_lost = daemon.log_lines_lost;
         for service in &mut self.services {
             let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 fine, 1 failed, 2 wrong usage.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -109,7 +110,8 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("gate: {error:#}");
+            // Where there is no room for it, there is nobody to tell.
+            let _ = writeln!(io::stderr(), "gate: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -123,31 +125,6 @@ fn duration(text: &str) -> Result<Nanos, String> {
 /// A size with its unit, up to 1 TiB.
 fn bytes(text: &str) -> Result<u64, String> {
     units::size(text, 0, 1 << 40)
-}
-
-/// Logs to standard error, at the level that `GATE_LOG` says, `info` without it; a JSON object a line if
-/// `GATE_LOG_FORMAT` is `json`.
-///
-/// # Errors
-///
-/// If `GATE_LOG` or `GATE_LOG_FORMAT` has a value that means nothing.
-fn log_to_stderr() -> anyhow::Result<()> {
-    use std::io::IsTerminal;
-    let level = std::env::var("GATE_LOG").unwrap_or_default();
-    let level = if level.is_empty() { "info" } else { &level };
-    let filter = tracing_subscriber::EnvFilter::try_new(level)
-        .map_err(|error| anyhow::anyhow!("GATE_LOG={level}: {error}; e.g. error, warn, info, debug"))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false);
-    match std::env::var("GATE_LOG_FORMAT").as_deref() {
-        Ok("json") => log.json().flatten_event(true).init(),
-        Ok("" | "text") | Err(_) => log.init(),
-        Ok(format) => anyhow::bail!("GATE_LOG_FORMAT={format}: must be json or text"),
-    }
-    Ok(())
 }
 
 #[cfg(test)]

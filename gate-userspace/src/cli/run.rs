@@ -1,12 +1,15 @@
 //! `gate run`: attach to an interface and protect.
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
 use crate::config;
 use crate::daemon::{self, Options};
+use crate::logging;
 
 /// Attach to an interface and protect the configured services, until Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -45,7 +48,7 @@ installed now, which takes over; SIGUSR2 hands over.
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    super::log_to_stderr()?;
+    let _log = logging::start()?;
     end_on_panic();
     let Args { config, interfaces, pin_dir, takeover, trace } = args;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -54,15 +57,26 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// A panic in a task would leave its clients without an answer, and one in a thread the others without it: the whole
-/// process ends, with the panic's message, and whoever supervises it starts another.
+/// process ends, with the panic's message, and whoever supervises it starts another. Where nobody reads standard error
+/// the message is lost after a while, and the process ends all the same.
 fn end_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        let abort_later = || {
+            std::thread::sleep(PANIC_MESSAGE);
+            std::process::abort()
+        };
+        // Without a thread the message is waited for.
+        let _ = std::thread::Builder::new().name("panic".to_owned()).spawn(abort_later);
+        logging::flush();
         print(panic);
-        eprintln!("gate: ended by a panic; XDP goes on with what is in the maps");
+        let _ = writeln!(io::stderr(), "gate: ended by a panic; XDP goes on with what is in the maps");
         std::process::abort();
     }));
 }
+
+/// How long a panic's message may take: longer than the log's last lines do.
+const PANIC_MESSAGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {

@@ -127,6 +127,9 @@ fn print_status(status: &Status) {
     if !status.fleet.is_empty() {
         println!("{}", owners(&status.fleet));
     }
+    if status.log_lines_lost > 0 {
+        println!("lines of the log that were lost: {}", print::count(status.log_lines_lost));
+    }
     if !status.overrides.is_empty() {
         println!("set since the start (`gate set`):");
     }

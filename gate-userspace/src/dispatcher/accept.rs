@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
@@ -21,6 +21,7 @@ use super::listen;
 use super::metrics::{Event, WorkerMetrics};
 use super::settings::Settings;
 use crate::clock;
+use crate::logging::once_a_minute;
 
 /// A service in one thread, as far as accepting its clients is concerned.
 pub(super) trait Front: 'static {
@@ -113,18 +114,11 @@ async fn begin_accepted<F: Front>(accepted: io::Result<(TcpStream, SocketAddr)>,
     let begun = accepted.and_then(|(socket, source)| begin(socket, source.ip().to_canonical(), service));
     if let Err(error) = begun {
         // Out of descriptors or memory: it would fail at once again.
-        if is_due(&LAST_WARNING, clock::monotonic()) {
+        if once_a_minute(&LAST_WARNING, clock::monotonic()) {
             tracing::warn!(service = service.settings().name, %error, "cannot accept clients; said once a minute");
         }
         tokio::time::sleep(ACCEPT_BACKOFF).await;
     }
-}
-
-/// True if a warning that is logged once a minute is due.
-pub(super) fn is_due(last: &AtomicU64, now: Nanos) -> bool {
-    let before = last.load(Ordering::Relaxed);
-    let is_due = before == 0 || now.saturating_sub(Nanos(before)) >= WARN_EVERY;
-    is_due && last.compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// Finds out whose a connection is, and serves it.
@@ -160,7 +154,7 @@ fn begin<F: Front>(mut socket: TcpStream, source: IpAddr, service: &Rc<F>) -> io
 /// Counts a connection that is closed for its header, and says so now and then.
 pub(super) fn reject_header<F: Front>(service: &F, source: IpAddr, why: &Rejected) {
     service.metrics().count(Event::HeaderRejected);
-    if is_due(&LAST_REJECTED, clock::monotonic()) {
+    if once_a_minute(&LAST_REJECTED, clock::monotonic()) {
         let service = &service.settings().name;
         tracing::warn!(service, %source, %why, "closed a connection; said once a minute");
     }
@@ -172,7 +166,7 @@ pub(super) fn reject_handshake<F: Front>(service: &F, source: IpAddr, why: &Hand
         return;
     }
     service.metrics().count(Event::TlsFailed);
-    if is_due(&LAST_HANDSHAKE, clock::monotonic()) {
+    if once_a_minute(&LAST_HANDSHAKE, clock::monotonic()) {
         let service = &service.settings().name;
         tracing::warn!(service, %source, %why, "closed a connection; said once a minute");
     }
@@ -182,7 +176,6 @@ pub(super) fn reject_handshake<F: Front>(service: &F, source: IpAddr, why: &Hand
 static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 static LAST_REJECTED: AtomicU64 = AtomicU64::new(0);
 static LAST_HANDSHAKE: AtomicU64 = AtomicU64::new(0);
-const WARN_EVERY: Nanos = Nanos::from_secs(60);
 /// Accepting and registering one client takes some 25 us.
 const ACCEPTED_AT_ONCE: usize = 4;
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);

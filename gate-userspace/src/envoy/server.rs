@@ -4,6 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use crate::clock;
 use crate::dispatcher::{NamedTenants, prefer_socket};
 use crate::kernel::Maps;
 use crate::limits::Table;
+use crate::logging::once_a_minute;
 
 /// The place where a server listens.
 #[derive(Debug)]
@@ -144,7 +146,9 @@ async fn accept(
         match accepted {
             Some(Ok(connection)) => drop(to.send(Ok(connection)).await),
             Some(Err(error)) => {
-                tracing::warn!(%error, "cannot accept an Envoy");
+                if once_a_minute(&LAST_WARNING, clock::monotonic()) {
+                    tracing::warn!(%error, "cannot accept an Envoy; said once a minute");
+                }
                 tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
             None => return,
@@ -212,6 +216,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// How long the handshakes of connections may take that a port has begun before it is handed over.
 const HANDSHAKE: Duration = Duration::from_millis(100);
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Connections at a time. Each worker thread of an Envoy has one.
 const MAX_CONNECTIONS: usize = 256;

@@ -9,10 +9,11 @@ use super::families::Family;
 use crate::admin::sources::Sources;
 use crate::admin::status::age;
 use crate::clock;
+use crate::logging::{self, Lost};
 
 /// All families of the daemon and of the program.
 pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> fmt::Result {
-    write_build(encoder)?;
+    write_process(encoder)?;
     let report = sources.queues.report();
     TICK.write(encoder, report.took.0 as f64 / 1e9)?;
     let since_tick = clock::monotonic().saturating_sub(report.at);
@@ -31,12 +32,22 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> f
     Ok(())
 }
 
-/// The version.
-pub(super) fn write_build(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    BUILD.begin(encoder)?.add(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32)
+/// The families of every process that serves: its version, and what its log has lost.
+pub(super) fn write_process(encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    BUILD.begin(encoder)?.add(&[("version", env!("CARGO_PKG_VERSION"))], 1_u32)?;
+    let lost = logging::lost();
+    let mut series = LOG_LOST.begin(encoder)?;
+    for cause in Lost::ALL {
+        series.add(&[("cause", cause.name())], lost.by(cause))?;
+    }
+    Ok(())
 }
 
 const BUILD: Family = Family::gauge("gate_build_info", "Always 1; the version of gate is a label.");
+const LOG_LOST: Family = Family::counter(
+    "gate_log_lines_lost_total",
+    "Lines of the log that were dropped: the queue was full, writing failed, or a place in the code logged too much.",
+);
 const TICK: Family = Family::gauge("gate_tick_seconds", "How long the last tick took.");
 const TICK_AGE: Family = Family::gauge("gate_tick_age_seconds", "How long ago the last tick was.");
 const HEARTBEAT_AGE: Family = Family::gauge(

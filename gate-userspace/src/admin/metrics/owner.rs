@@ -17,7 +17,7 @@ pub(super) struct Scraped(pub(super) Arc<Owner>);
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let totals = self.0.totals();
-        daemon::write_build(&mut encoder)?;
+        daemon::write_process(&mut encoder)?;
         for (family, value) in [
             (DECIDING, u64::from(totals.decides)),
             (GATES, totals.gates as u64),

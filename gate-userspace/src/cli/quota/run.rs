@@ -27,9 +27,10 @@ use crate::fleet::owner::counters::Counters;
 use crate::fleet::owner::lease::{Lease, LeaseKeeper};
 use crate::fleet::owner::{Bounds, Owner, Port, serve};
 use crate::limits::Rules;
+use crate::logging;
 
 pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
-    crate::cli::log_to_stderr()?;
+    let _log = logging::start()?;
     let config = QuotaConfig::read(path)?;
     let (shown, tls) = Shown::new(credentials(path, &config)?);
     let threads = std::thread::available_parallelism().map_or(1, Into::into);

@@ -22,6 +22,7 @@
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
@@ -38,6 +39,7 @@ use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
+use crate::logging::once_a_minute;
 use crate::protocol::Refusal;
 use crate::protocol::memcached::udp::Frame;
 
@@ -199,7 +201,9 @@ pub(crate) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>)
     let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int, u32);
     loop {
         if let Err(error) = receive_batch(&socket, &service, &mut control).await {
-            tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram");
+            if once_a_minute(&LAST_WARNING, clock::monotonic()) {
+                tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram; said once a minute");
+            }
             tokio::time::sleep(RETRY_DELAY).await;
         }
     }
@@ -234,4 +238,5 @@ async fn receive_batch<W: Wire>(
 
 /// The time for which a socket may have no room for a reply; then the rest of it is lost.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
 const RETRY_DELAY: Duration = Duration::from_millis(50);

@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use super::upstream_body::{self, Whole};
 use crate::cache::{Cache, CacheEvent, Fields, Holder};
 use crate::clock;
-use crate::dispatcher::accept::is_due;
 use crate::dispatcher::http::answer::Refused;
 use crate::dispatcher::http::service::HttpService;
 use crate::dispatcher::http::upstreams::{NoBody, Upstream};
+use crate::logging::once_a_minute;
 use crate::processing::Processing;
 use crate::processing::target::{Url, may_fetch};
 
@@ -109,7 +109,7 @@ async fn ask(
     };
     let connected = Upstream::connect(&origin, &addresses, tls).await;
     let mut upstream = connected.map_err(|error| {
-        if is_due(&LAST_WARNING, clock::monotonic()) {
+        if once_a_minute(&LAST_WARNING, clock::monotonic()) {
             tracing::warn!(service = service.settings.name, origin, %error, "cannot connect to an origin; said once a minute");
         }
         unusable()
