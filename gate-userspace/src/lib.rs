@@ -8,6 +8,7 @@
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
+//! - `descriptors`: the files that may be open.
 //! - [`admin`]: what a running gate can be asked and told over its socket.
 //! - [`probe`]: asks guarded services how they are.
 //! - [`dispatcher`]: proxied services, from a client's bytes to the store and back.
@@ -34,6 +35,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub(crate) mod descriptors;
 pub mod dispatcher;
 pub mod envoy;
 pub mod explanation;

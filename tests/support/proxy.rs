@@ -241,6 +241,23 @@ impl Listening {
         Self::gate_by(command, gate, "http", backend, service, tenants)
     }
 
+    /// [`Listening::gate_with`], by a line of the shell in which `"$0" "$@"` is the gate and its arguments.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_by_shell(
+        line: &str,
+        protocol: &str,
+        backend: SocketAddr,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).arg(paths::gate());
+        Self::gate_by(command, "", protocol, backend, service, tenants)
+    }
+
     fn gate_by(
         mut command: Command,
         gate: &str,

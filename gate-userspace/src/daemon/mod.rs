@@ -18,7 +18,7 @@
 //! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
-//! - `settings`, `options`, `descriptors`, `signals`, `allocator`: what the others are started with.
+//! - `settings`, `options`, `signals`, `allocator`: what the others are started with.
 
 use self::process::{Daemon, Stop};
 use self::signals::Signals;
@@ -28,7 +28,6 @@ mod admin;
 mod allocator;
 mod attached;
 mod changes;
-pub(crate) mod descriptors;
 mod draining;
 mod envoy;
 mod error;

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
+use super::fleet;
 use super::process::Daemon;
-use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
-use super::{descriptors, fleet};
+use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
 use crate::config::{self, Config};
 use crate::control::layout::Layout;
@@ -136,7 +136,8 @@ impl Daemon {
 
     /// A configuration that fits this machine, and its layout.
     fn prepare(&self, overrides: &[Override]) -> Result<(Config, Layout), Error> {
-        let config = Config::read_with(&self.options.config, overrides)?;
+        let mut config = Config::read_with(&self.options.config, overrides)?;
+        fit_descriptors(&mut config);
         sizes(&config)?;
         self.other_interfaces(&config)?;
         let layout = Layout::build(&config, &self.occupied())?;
@@ -154,7 +155,6 @@ impl Daemon {
         self.hot_keys.follow(hot_per_sec(&config))?;
         self.hot_keys.limit(hot_key_limits(&config));
         self.verdicts.follow(config.services.iter().map(|service| service.name.as_str()));
-        descriptors::provide(config.descriptors());
         self.envoy.iter().for_each(|envoy| envoy.follow(&config));
         self.reporter.iter().for_each(|reporter| fleet::follow(reporter, &config));
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;

@@ -11,11 +11,17 @@ use crate::control::watch::Watch;
 use crate::kernel::{Cpus, Maps, Sizes};
 use crate::policy::Tier;
 use crate::probe::Prober;
-use crate::{clock, control, dispatcher};
+use crate::{clock, control, descriptors, dispatcher};
 
 /// How large new maps are made for a configuration.
 pub(super) fn sizes(config: &Config) -> Result<Sizes, Error> {
     Ok(control::sizes::sizes(config, &Cpus::of_machine()?, dispatcher::cores())?)
+}
+
+/// Has as many files open as a configuration may need, and lowers its numbers of clients where that is not allowed.
+pub(super) fn fit_descriptors(config: &mut Config) {
+    let allowed = descriptors::provide(config.descriptors());
+    config.fit_descriptors(allowed);
 }
 
 pub(super) fn rules(config: &Config) -> Rules {

@@ -11,9 +11,9 @@ use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
 use super::service_manager::ServiceManager;
-use super::settings::{hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use super::trace;
-use super::{admin, descriptors, fleet, interfaces, local};
+use super::{admin, fleet, interfaces, local};
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
@@ -33,7 +33,7 @@ use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir};
 impl Daemon {
     /// Starts as the configuration says.
     pub(super) fn start(options: Options) -> Result<Self, Error> {
-        let config = Config::read(&options.config)?;
+        let mut config = Config::read(&options.config)?;
         // As below, before another gate ends.
         let faults = certificate_faults(&config);
         if !faults.is_empty() {
@@ -41,7 +41,7 @@ impl Daemon {
             return Err(config::Error::from(config::Faults { file, faults }).into());
         }
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
-        descriptors::provide(config.descriptors());
+        fit_descriptors(&mut config);
         // Before another gate ends: a port that is taken must not leave nobody in charge.
         let port = admin::port(&config, options.takeover)?;
         let xdp = match config.gate.xdp {

@@ -21,6 +21,7 @@ use super::listen;
 use super::metrics::{Event, WorkerMetrics};
 use super::settings::Settings;
 use crate::clock;
+use crate::descriptors::is_reserved;
 use crate::logging::once_a_minute;
 
 /// A service in one thread, as far as accepting its clients is concerned.
@@ -123,6 +124,10 @@ async fn begin_accepted<F: Front>(accepted: io::Result<(TcpStream, SocketAddr)>,
 
 /// Finds out whose a connection is, and serves it.
 fn begin<F: Front>(mut socket: TcpStream, source: IpAddr, service: &Rc<F>) -> io::Result<()> {
+    if is_reserved(&socket) {
+        service.metrics().count(Event::TurnedAway);
+        return Ok(());
+    }
     let Some(trusted) = &service.settings().backend.trusted else {
         return service.take_in(Accepted { socket, source, may_have_header: false });
     };

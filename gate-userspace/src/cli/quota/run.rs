@@ -19,7 +19,7 @@ use crate::admin::Server;
 use crate::certificates::Credentials;
 use crate::clock;
 use crate::config::{self, Faults, LimitsIn, QuotaConfig, parse_limits};
-use crate::daemon::descriptors;
+use crate::descriptors;
 use crate::fleet::etcd::{self, Members};
 use crate::fleet::membership::Membership;
 use crate::fleet::owner::accounts::{ACCOUNT_BYTES, Accounts};

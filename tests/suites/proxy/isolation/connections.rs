@@ -190,6 +190,27 @@ fn the_table_of_descriptors_is_large_before_clients_come() -> Result<()> {
 }
 
 #[test]
+fn few_descriptors_are_divided_among_tenants_and_stores() -> Result<()> {
+    let store = Listening::redis()?;
+    let line = "ulimit -n 256; exec \"$0\" \"$@\"";
+    let mut gate = Listening::gate_by_shell(line, "resp", store.address, "", TENANTS)?;
+    gate.program().wait_for("fewer are served", PATIENCE)?;
+    let mut early = gate.connect_from(POLITE)?;
+    wait_until("the store is connected", || Ok(is_served(&mut early)))?;
+    let mut greedy = open(&gate, GREEDY, 600)?;
+    let served = greedy.iter_mut().filter_map(|client| is_served(client).then_some(())).count();
+    ensure!((1..=128).contains(&served), "{served} of the greedy are served");
+    // What needs another descriptor goes on for others: a dedicated connection, a new client, the admin socket.
+    early.write_all(b"WATCH a\r\n")?;
+    ensure!(read_until(&mut early, b"\r\n")? == b"+OK\r\n");
+    for mut client in open(&gate, POLITE, 3)? {
+        ensure!(is_served(&mut client), "a client of another tenant is turned away");
+    }
+    ensure!(gate.json(&["status"])?["heartbeat_age_ms"].is_u64());
+    Ok(())
+}
+
+#[test]
 fn a_gate_out_of_descriptors_says_so_once_and_goes_on() -> Result<()> {
     let store = Listening::redis()?;
     let mut gate = Listening::gate_with("threads = \"1\"", "resp", store.address, "", TENANTS)?;
