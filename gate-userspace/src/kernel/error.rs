@@ -26,6 +26,11 @@ pub enum Error {
         "the kernel refuses eBPF to this process: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     NoPrivilege(#[source] io::Error),
+    /// eBPF is allowed, and one capability is missing.
+    #[error(
+        "this process lacks CAP_PERFMON, without which the kernel's verifier does not take gate's XDP program"
+    )]
+    NoPerfmon,
     /// The kernel is too old for the program.
     #[error(
         "this kernel, {release}, lacks {lacks}, which gate's XDP program needs; Linux 6.1 and newer have it"
@@ -172,7 +177,7 @@ impl Error {
     #[must_use]
     pub fn rules_out_xdp(&self) -> bool {
         match self {
-            Self::NoPrivilege(_) | Self::NoObject | Self::KernelLacks { .. } => true,
+            Self::NoPrivilege(_) | Self::NoPerfmon | Self::NoObject | Self::KernelLacks { .. } => true,
             Self::PinDir { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }
@@ -194,17 +199,17 @@ impl Error {
         }
     }
 
-    /// A program that the kernel did not load, with the end of what its verifier says.
+    /// A program that the kernel did not load, with the last line of what its verifier says; `debug` logs more.
     pub(super) fn load(what: &str, source: ProgramError) -> Self {
-        if let ProgramError::LoadError { verifier_log, .. } = &source {
-            let log = verifier_log.to_string();
-            let lines: Vec<&str> = log.lines().collect();
-            tracing::debug!(
-                "the verifier on {what}:\n{}",
-                lines[lines.len().saturating_sub(40)..].join("\n")
-            );
-        }
-        Self::aya(what, source)
+        let ProgramError::LoadError { io_error, verifier_log } = source else {
+            return Self::aya(what, source);
+        };
+        let log = verifier_log.to_string();
+        let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+        tracing::debug!("the verifier on {what}:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        // Its very last line counts what was processed.
+        let last = lines.iter().rev().find(|line| !line.starts_with("processed ")).unwrap_or(&"nothing");
+        Self::aya(&format!("loading {what} (GATE_LOG=debug shows more; the verifier: {last})"), io_error)
     }
 }
 

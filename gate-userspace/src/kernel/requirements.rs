@@ -19,7 +19,7 @@ use super::link::bpf;
 ///
 /// # Errors
 ///
-/// [`Error::KernelLacks`], which names all that is missing; [`Error::NoPrivilege`].
+/// [`Error::KernelLacks`], which names all that is missing; [`Error::NoPrivilege`], [`Error::NoPerfmon`].
 pub(super) fn check() -> Result<()> {
     let mut lacks = Vec::new();
     if !has_xdp_frags()? {
@@ -32,7 +32,8 @@ pub(super) fn check() -> Result<()> {
         }
     }
     if lacks.is_empty() {
-        return Ok(());
+        // The kernel's own answer would be its verifier's log.
+        return if has_perfmon() { Ok(()) } else { Err(Error::NoPerfmon) };
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Err(Error::KernelLacks { release: release.trim().to_owned(), lacks: lacks.join(", ") })
@@ -54,6 +55,21 @@ fn has_xdp_frags() -> Result<bool> {
         Err(error) => Err(Error::aya("xdp.frags", error)),
     }
 }
+
+/// True if this thread may load programs that compare pointers, as the XDP program does, or that cannot be told.
+fn has_perfmon() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    effective(&status).is_none_or(|capabilities| capabilities & (1 << CAP_PERFMON | 1 << CAP_SYS_ADMIN) != 0)
+}
+
+/// The effective capabilities in a process' status.
+fn effective(status: &str) -> Option<u64> {
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(capabilities.trim(), 16).ok()
+}
+
+const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
 
 /// Loads an XDP program with these flags.
 fn load(program: &[u64], flags: u32) -> io::Result<OwnedFd> {
@@ -93,6 +109,13 @@ const XDP_HAS_FRAGS: u32 = 1 << 5;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status_of_a_process() {
+        let status = "Name:\tgate\nCapPrm:\t000001ffffffffff\nCapEff:\t0000008000001000\nSeccomp:\t0\n";
+        assert_eq!(effective(status), Some(1 << 39 | 1 << 12));
+        assert_eq!(effective("Name:\tgate\n"), None);
+    }
 
     #[test]
     fn fields_lie_side_by_side() {
