@@ -11,6 +11,7 @@ mod identity;
 mod isolation;
 mod large;
 mod libraries;
+mod logs;
 mod memcached;
 mod modes;
 mod overload;
