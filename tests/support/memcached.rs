@@ -114,6 +114,12 @@ impl Datagrams {
         Ok(Self { socket, request: 0x1234 })
     }
 
+    /// The socket.
+    #[must_use]
+    pub const fn socket(&self) -> &UdpSocket {
+        &self.socket
+    }
+
     /// Sends one datagram, and returns the text of the one that answers its request id.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use super::listing::{self, Tenants};
 use super::observer::Observer;
 use super::rates::Readings;
 use super::selection::Selection;
-use super::status::Status;
+use super::status::{Interface, Status};
 use super::tenants::{self, Tenant};
 use crate::clock;
 use crate::control::verdicts::Verdicts;
@@ -46,7 +46,7 @@ pub struct Sources {
     pub readings: Readings,
     /// The overrides.
     pub overrides: watch::Receiver<Vec<Override>>,
-    /// The interfaces that have vanished.
+    /// The interfaces that have vanished, or where the program is no longer.
     pub vanished: watch::Receiver<Vec<String>>,
     /// True while listeners of proxied services are open.
     pub accepting: watch::Receiver<bool>,
@@ -88,7 +88,10 @@ impl Sources {
         let daemon = Some(std::process::id());
         let vanished = self.vanished.borrow().clone();
         let stores = self.queues.stores(clock::monotonic());
-        let status = Status::read(&self.maps).with(&self.queues.report()).with_stores(&stores);
+        let is_detached =
+            |interface: &Interface| interface.name.as_ref().is_some_and(|name| vanished.contains(name));
+        let status =
+            Status::read(&self.maps).without(is_detached).with(&self.queues.report()).with_stores(&stores);
         let log_lines_lost = logging::lost().total();
         Status { overrides, daemon, vanished, fleet: self.owners(), log_lines_lost, ..status }
     }

@@ -34,7 +34,7 @@ pub struct Status {
     /// Every interface that it was attached to.
     #[serde(default)]
     pub interfaces: Vec<Interface>,
-    /// The names of the interfaces that have vanished; only the daemon itself knows.
+    /// The names of the interfaces that have vanished, or where the program is no longer; only the daemon itself knows.
     #[serde(default)]
     pub vanished: Vec<String>,
     /// The layout of the maps.
@@ -81,7 +81,7 @@ pub struct Status {
 pub struct Interface {
     /// Its index.
     pub index: u32,
-    /// Nothing if it has vanished; of another network namespace its index.
+    /// Nothing if it has vanished, or the program is no longer there; of another network namespace its index.
     pub name: Option<String>,
     /// How the program was attached.
     pub mode: Cow<'static, str>,
@@ -122,8 +122,7 @@ impl Status {
         let age = age(maps);
         let counters = maps.cpu_counters();
         let interfaces = Interface::read(maps);
-        let listed = |names: Vec<&str>| Some(names.join(", ")).filter(|names| !names.is_empty());
-        let interface = listed(interfaces.iter().filter_map(|interface| interface.name.as_deref()).collect());
+        let interface = present(&interfaces);
         let modes: BTreeSet<&str> = interfaces.iter().map(|interface| &*interface.mode).collect();
         let mode = listed(modes.into_iter().collect());
         let services = view.first_service..view.first_service + view.services;
@@ -168,6 +167,17 @@ impl Status {
         self
     }
 
+    /// Takes interfaces for vanished: the maps name them, and the program is no longer there.
+    #[must_use]
+    pub fn without(mut self, is_detached: impl Fn(&Interface) -> bool) -> Self {
+        self.interfaces
+            .iter_mut()
+            .filter(|interface| is_detached(interface))
+            .for_each(|interface| interface.name = None);
+        self.interface = present(&self.interfaces);
+        self
+    }
+
     /// Adds the stores of proxied services, by the services' names.
     #[must_use]
     pub fn with_stores(mut self, stores: &HashMap<&str, Store>) -> Self {
@@ -189,6 +199,15 @@ impl Status {
             service.store = same.and_then(|same| same.store);
         }
     }
+}
+
+/// The names of interfaces that are there, with a comma between two.
+fn present(interfaces: &[Interface]) -> Option<String> {
+    listed(interfaces.iter().filter_map(|interface| interface.name.as_deref()).collect())
+}
+
+fn listed(names: Vec<&str>) -> Option<String> {
+    Some(names.join(", ")).filter(|names| !names.is_empty())
 }
 
 /// True while the daemon's heartbeat is stale.

@@ -10,6 +10,7 @@ use crate::admin::document::Versioned;
 use crate::admin::fleet::FleetOwner;
 use crate::admin::status::{Interface, Service, Status};
 use crate::kernel::Maps;
+use crate::kernel::interfaces::detached;
 
 /// Show whether a gate runs, where it is attached, and how every packet left it.
 #[derive(Debug, clap::Args)]
@@ -30,7 +31,8 @@ Reads the pinned maps: works without the daemon too. Where there are none (xdp =
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = &args.source;
     let from_maps = |maps: &Maps| {
-        let mut status = Status::read(maps);
+        let detached = detached(maps, &source.pins.pin_dir);
+        let mut status = Status::read(maps).without(|interface| detached.contains(&interface.index));
         source.daemon_status(maps).iter().for_each(|daemon_status| status.add_from_daemon(daemon_status));
         status
     };

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use gate_common::abi::AttachMode;
+use nix::net::if_::if_nametoindex;
 
-use crate::kernel::attach::{self, interface_name, mode_name};
-use crate::kernel::interfaces::{Interface, attach_again};
+use crate::kernel::attach::{self, mode_name};
+use crate::kernel::interfaces::{Interface, attach_again, is_attached};
+use crate::kernel::stacking::above;
 use crate::kernel::{Loaded, PinDir, mark};
 
 /// The program at its interfaces.
@@ -14,7 +16,7 @@ pub(super) struct Attached {
     pub(super) interfaces: Vec<Interface>,
     pub(super) pins: PinDir,
     pub(super) loaded: Loaded,
-    /// The slots of interfaces that have vanished.
+    /// The slots of interfaces that have vanished, or where the program is no longer.
     vanished: BTreeSet<usize>,
     /// The bit of the mark that charged datagrams get; none if zero.
     mark: u32,
@@ -45,7 +47,7 @@ impl Attached {
         self.mark_charged();
     }
 
-    /// The names of the interfaces that have vanished.
+    /// The names of the interfaces that have vanished, or where the program is no longer.
     pub(super) fn vanished(&self) -> Vec<String> {
         let vanished = self.interfaces.iter().filter(|interface| self.vanished.contains(&interface.slot));
         vanished.map(|interface| interface.name.clone()).collect()
@@ -82,18 +84,44 @@ impl Attached {
         self.unmarked |= unmarked;
     }
 
-    /// An interface that vanished takes its program with it, and the others go on; when one of that name is back, the
-    /// program is attached anew.
+    /// The interfaces above those that the program is at: what it has marked comes in by these as well. None if nothing is marked.
+    pub(super) fn above(&self) -> BTreeSet<u32> {
+        if self.mark == 0 {
+            return BTreeSet::new();
+        }
+        let attached = self.loaded.maps.attached().map(|(index, _)| index).collect();
+        above(&attached).unwrap_or_else(|error| {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the interfaces above are not known");
+            BTreeSet::new()
+        })
+    }
+
+    /// An interface that vanished takes its program with it, and the others go on; when one of that name is back, or a link was
+    /// detached, the program is attached anew. The kernel is asked for each link's interface and program.
     pub(super) fn look_after_interfaces(&mut self) {
         let mut is_back = false;
         for interface in &self.interfaces {
             let Interface { name, slot } = interface;
-            let attached = self.loaded.maps.attached_at(*slot);
-            if attached.is_some_and(|(index, _)| interface_name(index).is_some()) {
+            let is_attached = is_attached(&mut self.loaded, interface, &self.pins).unwrap_or_else(|error| {
+                tracing::debug!(error = &error as &dyn std::error::Error, "the link is not known");
+                false
+            });
+            if is_attached {
+                self.vanished.remove(slot);
+                is_back |= self.mark != 0 && mark::is_detached(interface, &self.pins);
                 continue;
             }
             if self.vanished.insert(*slot) {
-                tracing::error!(interface = name, "the interface has vanished, and the program with it");
+                match if_nametoindex(name.as_str()) {
+                    Err(_) => tracing::error!(
+                        interface = name,
+                        "the interface has vanished, and the program with it"
+                    ),
+                    Ok(_) => tracing::error!(
+                        interface = name,
+                        "the program is no longer at the interface: its link was detached, or the interface was made again"
+                    ),
+                }
             }
             match attach_again(&mut self.loaded, interface, self.xdp, &self.pins) {
                 Ok(mode) => {

@@ -211,7 +211,10 @@ impl Daemon {
 
     /// Only where the program is attached does it matter by which interface something came.
     fn look_after_interfaces(&mut self) {
-        let Some(attached) = &mut self.attached else { return };
+        // Whoever takes the maps may be at the links already.
+        let Some(attached) = self.attached.as_mut().filter(|_| self.ownership.holds(&*self.maps)) else {
+            return;
+        };
         attached.look_after_interfaces();
         let vanished = attached.vanished();
         self.changes.vanished.send_if_modified(|before| {
@@ -219,7 +222,8 @@ impl Daemon {
             *before = vanished;
             modified
         });
-        self.dispatcher.iter().for_each(Dispatcher::refresh_local_addrs);
+        let above = attached.above();
+        self.dispatcher.iter().for_each(|dispatcher| dispatcher.refresh_local_addrs(&above));
     }
 
     /// Brings over what the gate before this one charges and counts in maps of its own.

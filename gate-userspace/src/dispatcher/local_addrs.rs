@@ -4,7 +4,7 @@
 //! to the address of an interface, the kernel says that it came in by that interface. Such a one has a source of the
 //! machine's own, and one from outside cannot have: the kernel drops it (IPv4), or it is charged twice.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,11 @@ use nix::sys::socket::SockaddrStorage;
 
 /// The addresses of all interfaces of a network namespace, as of some moment; by default they are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LocalAddrs(Option<HashSet<IpAddr, RandomState>>);
+pub(crate) struct LocalAddrs {
+    addresses: Option<HashSet<IpAddr, RandomState>>,
+    /// The interfaces, by their indices, that lie on those that the XDP program is at.
+    above: BTreeSet<u32>,
+}
 
 impl LocalAddrs {
     /// Those that there are now, in this thread's network namespace.
@@ -24,7 +28,19 @@ impl LocalAddrs {
     /// The system's error.
     pub(crate) fn read() -> io::Result<Self> {
         let addresses = getifaddrs()?.filter_map(|one| address(one.address.as_ref()?));
-        Ok(Self(Some(addresses.map(|address| address.ip()).collect())))
+        let addresses = Some(addresses.map(|address| address.ip()).collect());
+        Ok(Self { addresses, above: BTreeSet::new() })
+    }
+
+    /// The same addresses, and these interfaces.
+    pub(crate) fn with_above(self, above: &BTreeSet<u32>) -> Self {
+        Self { above: above.clone(), ..self }
+    }
+
+    /// True if an interface lies on one that the XDP program is at.
+    #[inline]
+    pub(crate) fn is_above(&self, interface: u32) -> bool {
+        self.above.contains(&interface)
     }
 
     /// The same, or that they are not known.
@@ -39,7 +55,7 @@ impl LocalAddrs {
     #[inline]
     pub(crate) fn may_have(&self, address: IpAddr) -> bool {
         // All of 127.0.0.0/8 is, though one of it is an interface's address.
-        address.is_loopback() || self.0.as_ref().is_none_or(|addresses| addresses.contains(&address))
+        address.is_loopback() || self.addresses.as_ref().is_none_or(|addresses| addresses.contains(&address))
     }
 }
 

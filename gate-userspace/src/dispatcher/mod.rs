@@ -27,7 +27,7 @@
 //! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `shared_service`: what
 //!   the threads share of one; `local_addrs`: the machine's own addresses.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -246,9 +246,10 @@ impl Dispatcher {
         self.live_predecessor.is_some()
     }
 
-    /// Looks which addresses are the machine's own. To be called now and then, where the XDP program is attached.
-    pub fn refresh_local_addrs(&self) {
-        let local_addrs = LocalAddrs::now();
+    /// Looks which addresses are the machine's own, and takes over which interfaces lie `above` those that the XDP program is at.
+    /// To be called now and then, where it is attached.
+    pub fn refresh_local_addrs(&self, above: &BTreeSet<u32>) {
+        let local_addrs = LocalAddrs::now().with_above(above);
         self.local_addrs.send_if_modified(|known| {
             let changes = **known != local_addrs;
             if changes {

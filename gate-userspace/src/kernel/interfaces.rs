@@ -4,15 +4,16 @@
 //! its place in the list. The first slot's pins are those of a gate that knows one interface.
 
 use std::fs;
+use std::path::Path;
 
 use gate_common::abi::{AttachMode, Control};
 
 use super::attach::{Mode, attach_at, index_of, is_elsewhere};
 use super::error::{Error, Result};
-use super::link;
+use super::link::{self, LinkInfo};
 use super::load::Loaded;
 use super::maps::Maps;
-use super::pins::PinDir;
+use super::pins::{PinDir, link as link_pin};
 
 /// An interface, and the slot of its link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +114,33 @@ pub fn attach_again(
     attach_at(loaded, &interface.name, mode, pins, interface.slot)
 }
 
+/// True if the kernel says that the loaded program is at an interface, by the link that is pinned for it. What the maps say of it
+/// is what was once done: a link may be detached, or its interface removed and another one made with its index.
+///
+/// # Errors
+///
+/// The kernel's error.
+pub fn is_attached(loaded: &mut Loaded, interface: &Interface, pins: &PinDir) -> Result<bool> {
+    let pin = pins.link(interface.slot);
+    let Some((index, _)) = loaded.maps.attached_at(interface.slot).filter(|_| pin.exists()) else {
+        return Ok(false);
+    };
+    let program = loaded.program()?.info().map_err(|source| Error::aya("program", source))?.id();
+    Ok(link::info(&pin)? == LinkInfo { interface: index, program })
+}
+
+/// The interfaces, by their indices, that maps pinned in this directory name and that the kernel says no link there is for.
+#[must_use]
+pub fn detached(maps: &Maps, directory: &Path) -> Vec<u32> {
+    let is_detached = |&(slot, index): &(usize, u32)| {
+        let pin = link_pin(directory, slot);
+        // Nothing is known of a link that this process may not open.
+        !pin.exists() || link::info(&pin).is_ok_and(|info| info.interface != index)
+    };
+    let attached = (0..Control::INTERFACES).filter_map(|slot| Some((slot, maps.attached_at(slot)?.0)));
+    attached.filter(is_detached).map(|(_, index)| index).collect()
+}
+
 /// An interface that a slot is looked for.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
@@ -206,7 +234,7 @@ fn pinned_links(pins: &PinDir) -> Result<PinnedLinks> {
     for (slot, pinned) in pinned.iter_mut().enumerate() {
         let pin = pins.link(slot);
         if pin.exists() {
-            *pinned = Some(link::interface(&pin)?);
+            *pinned = Some(link::info(&pin)?.interface);
         }
     }
     Ok(pinned)

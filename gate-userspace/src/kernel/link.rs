@@ -1,4 +1,4 @@
-//! Operations on a pinned link that aya does not offer: reading its interface, and detaching it at once.
+//! Operations on a pinned link that aya does not offer: reading its interface and program, and detaching it at once.
 
 #![allow(unsafe_code, reason = "system calls without safe wrappers")]
 
@@ -10,18 +10,31 @@ use std::path::Path;
 
 use super::error::{Error, Result};
 
-/// The index of the interface that a pinned link is for, in that interface's own network namespace; zero if it
-/// has vanished.
+/// The kernel's answer about a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinkInfo {
+    /// The index of the interface that it is for, in that interface's own network namespace; zero if that has vanished, or the
+    /// link was detached.
+    pub(super) interface: u32,
+    /// The id of its program.
+    pub(super) program: u32,
+}
+
+/// Asks the kernel about a pinned link.
 ///
 /// # Errors
 ///
 /// [`Error::System`].
-pub(super) fn interface(pin: &Path) -> Result<u32> {
+pub(super) fn info(pin: &Path) -> Result<LinkInfo> {
     let failed = |source| Error::System { what: "asking the pinned link for its interface", source };
     let link = open(pin).map_err(failed)?;
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", link.as_raw_fd())).map_err(failed)?;
-    let index = info.lines().find_map(|line| line.strip_prefix("ifindex:")?.trim().parse().ok());
-    index.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
+    parse(&info).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))
+}
+
+fn parse(info: &str) -> Option<LinkInfo> {
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some(LinkInfo { interface: field("ifindex:")?, program: field("prog_id:")? })
 }
 
 /// Takes the program from the interface now: when only its pin is removed, the kernel does so a little later.
@@ -54,3 +67,16 @@ pub(super) fn bpf(command: libc::c_int, attributes: &[u64]) -> io::Result<RawFd>
 const OBJ_GET: libc::c_int = 7;
 /// Ends a link, whoever holds it.
 const LINK_DETACH: libc::c_int = 34;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_and_program_are_read_from_the_kernels_fields() {
+        let info = "pos:\t0\nflags:\t02000000\nlink_type:\txdp\nlink_id:\t3\nprog_tag:\taa\nprog_id:\t17\nifindex:\t5\n";
+        assert_eq!(parse(info), Some(LinkInfo { interface: 5, program: 17 }));
+        assert_eq!(parse(&info.replace("ifindex:\t5", "ifindex:\t0")).map(|info| info.interface), Some(0));
+        assert_eq!(parse("link_type:\txdp\nprog_id:\t17\n"), None);
+    }
+}

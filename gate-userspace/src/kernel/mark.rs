@@ -49,6 +49,13 @@ pub fn attach<'i>(
     Ok(failed)
 }
 
+/// True if the kernel says that the pinned link of the program that marks is for no interface any more.
+#[must_use]
+pub fn is_detached(interface: &Interface, pins: &PinDir) -> bool {
+    let pin = pins.mark_link(interface.slot);
+    pin.exists() && link::info(&pin).is_ok_and(|info| info.interface == 0)
+}
+
 fn attach_program(loaded: &mut Loaded, interface: &str, pin: &Path) -> Result<()> {
     let program = loaded.mark_program()?;
     if program.fd().is_err() {

@@ -135,7 +135,7 @@ pub struct Removed {
 /// Where Linux has its BPF file system.
 pub(super) const BPF_FS: &str = "/sys/fs/bpf";
 
-fn link(directory: &Path, slot: usize) -> PathBuf {
+pub(super) fn link(directory: &Path, slot: usize) -> PathBuf {
     directory.join(numbered("link", slot))
 }
 

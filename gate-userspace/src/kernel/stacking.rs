@@ -24,8 +24,7 @@ pub fn conflict(names: &[String]) -> Result<Option<(usize, Error)>> {
     if names.len() < 2 {
         return Ok(None);
     }
-    let listed = list().map_err(|source| Error::System { what: "listing the interfaces", source })?;
-    let links: HashMap<u32, Link> = listed.into_iter().map(|link| (link.index, link)).collect();
+    let links = links()?;
     let indices: Vec<_> = names.iter().map(|name| if_nametoindex(name.as_str()).ok()).collect();
     for (place, index) in indices.iter().enumerate() {
         let Some(index) = index else { continue };
@@ -40,6 +39,21 @@ pub fn conflict(names: &[String]) -> Result<Option<(usize, Error)>> {
         }
     }
     Ok(None)
+}
+
+/// The interfaces that lie on one of these, by their indices, directly or not.
+///
+/// # Errors
+///
+/// [`Error::System`].
+pub fn above(lower: &BTreeSet<u32>) -> Result<BTreeSet<u32>> {
+    let links = links()?;
+    Ok(links.keys().copied().filter(|&upper| !below(&links, upper).is_disjoint(lower)).collect())
+}
+
+fn links() -> Result<HashMap<u32, Link>> {
+    let listed = list().map_err(|source| Error::System { what: "listing the interfaces", source })?;
+    Ok(listed.into_iter().map(|link| (link.index, link)).collect())
 }
 
 /// An interface, and what it says of others.

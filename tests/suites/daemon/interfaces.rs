@@ -13,6 +13,7 @@ use gate_tests::wait::wait_until;
 use gate_userspace::kernel::{Loaded, Maps, PinDir, Sizes};
 use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::{Value, json};
 use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
@@ -332,6 +333,42 @@ fn of_two_interfaces_one_may_vanish_and_come_back() -> Result<()> {
 }
 
 #[test]
+fn where_the_program_is_gone_it_is_said_and_attached_again() -> Result<()> {
+    let test = "where_the_program_is_gone_it_is_said_and_attached_again";
+    let Some(site) = site(test, &config(BOTH, SERVICE))? else { return Ok(()) };
+    let mut gate = start(&site, &[], 2)?;
+    let first = program(&site, SERVER_INTERFACE)?;
+    // A link without its pin is detached. What the maps say stays.
+    std::fs::remove_file(site.pins().join("link-1"))?;
+    let status = || site.json(&["status"]);
+    gate.wait_for("the program is no longer at the interface", PATIENCE)?;
+    gate.wait_for("attached again", PATIENCE)?;
+    ensure!(program(&site, SECOND)?.is_some());
+
+    // Another interface has the index of one that is gone.
+    let index = site.net.server.enter(|| if_nametoindex(SECOND))??;
+    ip(site.net.server.command("ip"), "link del gate1")?;
+    let again = format!(
+        "link add name gate1 index {index} type veth peer name client1 netns {}",
+        site.net.client.name()
+    );
+    ip(site.net.server.command("ip"), &again)?;
+    gate.wait_for("attached again", PATIENCE)?;
+    ensure!(program(&site, SECOND)?.is_some() && program(&site, SERVER_INTERFACE)? == first);
+    ensure!(status()?["interface"] == "gate0, gate1" && status()?["vanished"] == json!([]));
+
+    // Without a daemon the kernel is asked as well.
+    gate.signal(Signal::SIGKILL)?;
+    ensure!(gate.finish(PATIENCE).is_err());
+    std::fs::remove_file(site.pins().join("link-1"))?;
+    wait_until("the program is gone", || Ok(program(&site, SECOND)?.is_none()))?;
+    let shown = status()?;
+    ensure!(shown["interface"] == "gate0" && shown["interfaces"][1]["name"] == Value::Null, "{shown}");
+    ensure!(site.gate(&["detach"])?.status.success());
+    nothing_is_left(&site)
+}
+
+#[test]
 fn interfaces_on_each_other_and_second_names_are_refused() -> Result<()> {
     let test = "interfaces_on_each_other_and_second_names_are_refused";
     let Some(site) = site(test, &config(BOTH, SERVICE))? else { return Ok(()) };
@@ -477,6 +514,25 @@ fn an_interface_without_metadata_leaves_the_others_marks() -> Result<()> {
         passed += 1;
     }
     ensure!((BURST - 1..BURST + 2).contains(&passed), "{passed} passed of a burst of {BURST}, less one");
+    gate.end()?;
+    nothing_is_left(&site)
+}
+
+/// A process that may set marks sets gate's on what the machine sends to itself.
+#[test]
+fn a_mark_of_the_machines_own_processes_pays_nothing() -> Result<()> {
+    let test = "a_mark_of_the_machines_own_processes_pays_nothing";
+    let Some((site, _store)) = proxied(test, "")? else { return Ok(()) };
+    site.net.add_server_address(LATER.parse()?)?;
+    let gate = start(&site, &[], 2)?;
+    let server = SocketAddr::new(SERVER_V4.parse()?, PROXIED);
+    let mut local = site.net.server.enter(|| Datagrams::to(LATER.parse()?, server))??;
+    setsockopt(local.socket(), sockopt::Mark, &0x1000)?;
+    let mut passed = 0;
+    while passed < 10 * BURST && local.ask("get key\r\n")? == "END\r\n" {
+        passed += 1;
+    }
+    ensure!(passed <= BURST, "{passed} passed of a burst of {BURST}");
     gate.end()?;
     nothing_is_left(&site)
 }

@@ -6,8 +6,8 @@
 //! is ignored: a request of several datagrams, and one that lacks its end.
 //!
 //! **Who pays.** What the XDP program has let in is paid for, or shadowed: it is not judged by the quota again.
-//! That is what came in by the interface that it is attached to, but for fragments, which it cannot read, and for what
-//! the machine sends to itself, which it does not see.
+//! That is what came in by an interface that it is attached to, or by one above, and carries its mark; but for what the machine
+//! sends to itself, which it does not see.
 //!
 //! **Whom the gate answers.** A sender's address may be forged. Sources that no rule names get no answer, and
 //! what the gate says by itself (refusals, errors) goes only to tenants that are nobody's default, within
@@ -55,11 +55,7 @@ impl<W: Wire> Service<W> {
         let Some((frame, payload)) = Frame::parse(datagram).filter(|(frame, _)| frame.total == 1) else {
             return refused(Reason::Malformed);
         };
-        let judged = self.ledger.borrow().is_marked(arrival.mark, arrival.interface).unwrap_or_else(|| {
-            !arrival.fragmented
-                && self.ledger.borrow().is_attached_to(arrival.interface)
-                && !self.local_addrs.borrow().may_have(arrival.source())
-        });
+        let judged = self.is_judged(&arrival);
         let sender = Sender {
             socket: Rc::clone(socket),
             arrival,
@@ -89,6 +85,19 @@ impl<W: Wire> Service<W> {
             refused(if conversation.decode_paused { Reason::Limit } else { Reason::Malformed });
         }
         self.mark_pending_write(&client);
+    }
+
+    /// True if the XDP program has judged a datagram. Whoever may set the mark on a socket of this machine could say so; what it
+    /// sends has a source of the machine's own, or comes in by another interface.
+    fn is_judged(&self, arrival: &Arrival) -> bool {
+        let ledger = self.ledger.borrow();
+        let local = self.local_addrs.borrow();
+        let is_attached = ledger.is_attached_to(arrival.interface);
+        if !(is_attached || local.is_above(arrival.interface)) || local.may_have(arrival.source()) {
+            return false;
+        }
+        let is_marked = ledger.is_marked(arrival.mark, arrival.interface);
+        is_marked.unwrap_or(is_attached && !arrival.fragmented)
     }
 
     /// True if gate may send so many bytes of its own to a client.
