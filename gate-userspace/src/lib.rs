@@ -5,6 +5,7 @@
 //! - [`policy`]: every control algorithm. Pure: time and randomness are arguments.
 //! - [`sim`]: the discrete-event simulator, which runs those very policies.
 //! - [`protocol`]: codecs. Pure: bytes in, events out.
+//! - [`bypass`]: ways to guarded services past the XDP program.
 //! - [`config`]: TOML in, a valid configuration out, or every fault with its line.
 //! - [`control`]: what every tick reads, decides and writes.
 //! - [`daemon`]: `gate run`.
@@ -28,6 +29,7 @@ pub use gate_policy as policy;
 pub use gate_protocol as protocol;
 
 pub mod admin;
+pub mod bypass;
 pub mod cache;
 pub mod certificates;
 pub mod cli;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::bypass;
 use crate::config::{ChangedDefault, Config, Error, Fault, Faults, changed_defaults, read_text};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
@@ -70,6 +71,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let interfaces = interfaces(&config);
                 let mut warnings = config.warnings();
                 warnings.extend(interface_warning(&config, &interfaces));
+                warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
                 Report { file, valid: true, counts, memory, faults, warnings, changed_defaults, interfaces }
             }

@@ -58,7 +58,7 @@ impl Config {
     }
 
     /// Tenants that are bound to keys of their own, or have limits by what is asked, and can reach a service of which gate
-    /// sees neither keys nor commands.
+    /// sees neither keys nor commands; and a service that amplifies.
     fn warnings_of_guarded(&self, service: &Service) -> Vec<String> {
         let own_keys = self.listed_at(service, |tenant| tenant.keys.are_own()).map(|tenants| {
             format!(
@@ -74,7 +74,15 @@ impl Config {
                 service.name
             )
         });
-        own_keys.into_iter().chain(limits).collect()
+        let amplifies = service.protocol == Protocol::Memcached && service.transports.udp;
+        let amplifies = amplifies.then(|| {
+            format!(
+                "service {}: a guarded memcached answers over UDP whoever forges a tenant's address, with all of a value: give it a \
+                 backend, which bounds answers, set transports = \"tcp\", or let only true sources in",
+                service.name
+            )
+        });
+        own_keys.into_iter().chain(limits).chain(amplifies).collect()
     }
 
     /// The names of such tenants that can reach a guarded service.
@@ -198,7 +206,7 @@ mod tests {
             let text = format!(
                 "[gate]\ninterface = \"eth1\"\n\
                  [[service]]\nname = \"p\"\nprotocol = \"resp\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
-                 [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\nunknown_syn = \"drop\"\n{guarded}\n\
+                 [[service]]\nname = \"g\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:3\"\nunknown_syn = \"drop\"\ntransports = \"tcp\"\n{guarded}\n\
                  [[tenant]]\nname = \"t\"\nquota = \"unlimited\"\n{bound}\n{tenant}"
             );
             Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).warnings()
@@ -219,6 +227,25 @@ mod tests {
             assert!(of_guarded(with(bound, "", "users = \"alice\"")).is_empty());
         }
         assert!(with(OWN, "", "users = \"alice\"").is_empty());
+    }
+
+    #[test]
+    fn a_guarded_memcached_over_udp_is_warned_of() {
+        let warned = |service: &str| {
+            let text = format!(
+                "[[service]]\nname = \"s\"\nlisten = \"127.0.0.1:1\"\nunknown_syn = \"drop\"\n{service}\n\
+                 [[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\"\ndeny = [\"flush_all\", \"cache_memlimit\"]"
+            );
+            let config = Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+            config.warnings().iter().any(|warning| warning.contains("answers over UDP whoever forges"))
+        };
+        assert!(
+            warned("protocol = \"memcached\"") && warned("protocol = \"memcached\"\ntransports = \"udp\"")
+        );
+        assert!(!warned("protocol = \"memcached\"\ntransports = \"tcp\""));
+        assert!(
+            !warned("protocol = \"memcached\"\nbackend = \"127.0.0.1:2\"") && !warned("protocol = \"resp\"")
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::fleet;
 use super::process::Daemon;
 use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
+use crate::bypass;
 use crate::config::{self, Config};
 use crate::control::layout::Layout;
 use crate::dispatcher::Dispatcher;
@@ -70,7 +71,10 @@ impl Daemon {
         };
         let tenants = config.tenants.len();
         let services = config.services.len();
-        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+        let names = self.attached.iter().flat_map(|attached| &attached.interfaces);
+        let names: Vec<_> = names.map(|interface| interface.name.clone()).collect();
+        let ways_past = bypass::warnings(&config, &names);
+        config.warnings().iter().chain(&ways_past).for_each(|warning| tracing::warn!("{warning}"));
         for later in self.put_in_force(config, layout)? {
             tracing::warn!("{later}");
         }

@@ -14,6 +14,7 @@ use super::service_manager::ServiceManager;
 use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
 use super::trace;
 use super::{admin, fleet, interfaces, local};
+use crate::bypass;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::control::board::Board;
@@ -52,6 +53,7 @@ impl Daemon {
             config::XdpMode::Off => return Self::in_user_space(options, &config, port),
         };
         let names = interfaces::checked(&options, &config, &[])?;
+        bypass::warnings(&config, &names).iter().for_each(|warning| tracing::warn!("{warning}"));
         let sizes = sizes(&config)?;
         let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
         let opened = PinDir::make(directory)

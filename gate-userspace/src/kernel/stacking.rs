@@ -51,6 +51,18 @@ pub fn above(lower: &BTreeSet<u32>) -> Result<BTreeSet<u32>> {
     Ok(links.keys().copied().filter(|&upper| !below(&links, upper).is_disjoint(lower)).collect())
 }
 
+/// The interfaces that lie on one of these, or that one of these lies on: what comes in by them goes through it as well.
+///
+/// # Errors
+///
+/// [`Error::System`].
+pub fn related(to: &BTreeSet<u32>) -> Result<BTreeSet<u32>> {
+    let links = links()?;
+    let mut related = above(to)?;
+    related.extend(to.iter().flat_map(|&upper| below(&links, upper)));
+    Ok(related)
+}
+
 fn links() -> Result<HashMap<u32, Link>> {
     let listed = list().map_err(|source| Error::System { what: "listing the interfaces", source })?;
     Ok(listed.into_iter().map(|link| (link.index, link)).collect())
