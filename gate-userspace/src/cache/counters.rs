@@ -14,6 +14,8 @@ pub enum CacheEvent {
     Miss,
     /// A request found an answer that had to be asked about first.
     Stale,
+    /// A request was answered with a stale answer: the origin is asked meanwhile, or fails.
+    StaleGiven,
     /// A request waited for another's fetch, and was answered by it.
     Followed,
     /// A request passed by the cache: it is of a kind that is not kept.
@@ -66,11 +68,12 @@ pub enum CacheEvent {
 
 impl CacheEvent {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::MemoryHit,
         Self::DiskHit,
         Self::Miss,
         Self::Stale,
+        Self::StaleGiven,
         Self::Followed,
         Self::Passed,
         Self::Fetched,
@@ -105,6 +108,7 @@ impl CacheEvent {
             Self::DiskHit => "disk-hits",
             Self::Miss => "misses",
             Self::Stale => "stale",
+            Self::StaleGiven => "stale-given",
             Self::Followed => "followed",
             Self::Passed => "passed",
             Self::Fetched => "fetched",

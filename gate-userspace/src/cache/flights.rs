@@ -4,7 +4,7 @@
 //! nobody waits for one that is gone.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Bytes;
@@ -12,7 +12,11 @@ use tokio::sync::watch;
 
 /// The fetches that are under way, by what is asked.
 #[derive(Debug)]
-pub(super) struct Flights<T>(Mutex<ByKey<T>>);
+pub(super) struct Flights<T> {
+    by_key: Mutex<ByKey<T>>,
+    /// The number of the next fetch that nobody joins.
+    next: AtomicU64,
+}
 
 type ByKey<T> = HashMap<Box<[u8]>, Arc<Flight<T>>>;
 
@@ -54,7 +58,7 @@ pub(crate) struct Lead<T> {
 
 impl<T> Default for Flights<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self { by_key: Mutex::default(), next: AtomicU64::default() }
     }
 }
 
@@ -75,10 +79,22 @@ impl<T> Flights<T> {
         if let Some(flight) = flights.get(key).filter(|flight| !flight.is_outdated.load(Relaxed)) {
             return Joined::Follower(flight.outcome.subscribe());
         }
+        Joined::Leader(self.lead(&mut flights, key.into()))
+    }
+
+    /// Begins a fetch for a key that nobody joins. A change of what is under the key outdates it like others.
+    pub(super) fn alone(self: &Arc<Self>, key: &[u8]) -> Lead<T> {
+        let number = self.next.fetch_add(1, Relaxed).to_be_bytes();
+        // No field has an empty name.
+        let key = [key, b"\0\0", &number].concat();
+        self.lead(&mut self.lock(), key.into())
+    }
+
+    fn lead(self: &Arc<Self>, flights: &mut ByKey<T>, key: Box<[u8]>) -> Lead<T> {
         let flight =
             Arc::new(Flight { outcome: watch::Sender::new(None), is_outdated: AtomicBool::new(false) });
-        flights.insert(key.into(), Arc::clone(&flight));
-        Joined::Leader(Lead { flights: Arc::clone(self), flight, key: key.into() })
+        flights.insert(key.clone(), Arc::clone(&flight));
+        Lead { flights: Arc::clone(self), flight, key }
     }
 
     /// Has nothing be kept of the fetches under way for keys with this prefix, and nobody join them.
@@ -89,7 +105,7 @@ impl<T> Flights<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, ByKey<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,6 +166,17 @@ mod tests {
         drop(first);
         assert!(matches!(*outcome.borrow(), Some(Outcome::Failed)));
         lead(flights.join(b"a")).complete(Outcome::NotShared);
+        assert!(flights.lock().is_empty());
+    }
+
+    #[test]
+    fn nobody_joins_a_fetch_that_is_made_alone() {
+        let flights = Arc::new(Flights::<()>::default());
+        let alone = [flights.alone(b"a"), flights.alone(b"a")];
+        let shared = lead(flights.join(b"a"));
+        flights.outdate(b"a");
+        assert!(alone.iter().all(Lead::is_outdated) && shared.is_outdated());
+        drop((alone, shared));
         assert!(flights.lock().is_empty());
     }
 

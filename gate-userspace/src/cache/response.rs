@@ -3,6 +3,9 @@
 //! Deviations, all of them towards less: an answer without an explicit lifetime is asked about each time (no heuristics); one
 //! with `Set-Cookie`, or whose `Cache-Control` has `private` or `no-store` in whatever place, is not kept; one that could neither be given again nor be asked about is not kept. A kept answer was
 //! fetched with the fields of its key alone, so a request with another field that `Vary` names does not match it.
+//!
+//! A stale answer is given where its origin says so (`stale-while-revalidate`, `stale-if-error`: RFC 5861), and neither
+//! `must-revalidate`, `proxy-revalidate` nor `no-cache`; to requests that say nothing of freshness themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -34,6 +37,8 @@ pub(crate) struct StoredResponse {
     pub(crate) len: u64,
     policy: CachePolicy,
     fresh_until: SystemTime,
+    /// Until when it may be given while the origin is asked, and if the origin fails.
+    usable_until: [SystemTime; 2],
     /// True if every request with its key matches it.
     matches_all: bool,
     /// When its use was noted, in seconds since 1970.
@@ -49,6 +54,15 @@ pub(crate) enum Freshness {
     Stale(Fields),
     /// The answer is for other requests.
     Mismatch,
+}
+
+/// An occasion on which a stale answer may be given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StaleUse {
+    /// The origin is asked meanwhile.
+    WhileRevalidating = 0,
+    /// The origin cannot be asked, or fails.
+    OnError = 1,
 }
 
 impl StoredResponse {
@@ -78,15 +92,55 @@ impl StoredResponse {
         *answer.status_mut() = status;
         *answer.headers_mut() = headers.clone();
         lower_case(answer.headers_mut());
+        bound_lifetimes(answer.headers_mut());
+        rewrite_dates(answer.headers_mut());
         let policy = CachePolicy::new_options(request, &answer, received, OPTIONS);
         let ttl = policy.time_to_live(received).min(LONGEST);
+        let fresh_until = received + ttl;
+        let may_be_stale = !says_any(answer.headers(), &NOT_STALE);
+        let usable_until = [StaleUse::WhileRevalidating, StaleUse::OnError]
+            .map(|stale_use| fresh_until + extension(answer.headers(), stale_use, may_be_stale));
         let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
-        if !policy.is_storable() || (ttl.is_zero() && !has_validator) {
+        let is_of_use = has_validator || usable_until.iter().any(|&until| until > received);
+        if !policy.is_storable() || !is_of_use {
             return None;
         }
-        let fresh_until = received + ttl;
         let noted = Arc::new(AtomicU64::new(secs(received)));
-        Some(Self { fields, status, headers, received, digest, len, policy, fresh_until, matches_all, noted })
+        Some(Self {
+            fields,
+            status,
+            headers,
+            received,
+            digest,
+            len,
+            policy,
+            fresh_until,
+            usable_until,
+            matches_all,
+            noted,
+        })
+    }
+
+    /// True unless it is for some of those who ask for the same: its `Vary` names a field that is not part of the key.
+    pub(crate) fn is_for_all(&self) -> bool {
+        self.matches_all
+    }
+
+    /// True if it was given to be used again, by all who ask for the same.
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.matches_all && self.usable_until[StaleUse::WhileRevalidating as usize] > self.received
+    }
+
+    /// True if it may be given on this occasion, though it is stale, to this request.
+    pub(crate) fn may_be_stale(
+        &self,
+        request: &request::Parts,
+        stale_use: StaleUse,
+        now: SystemTime,
+    ) -> bool {
+        let headers = &request.headers;
+        let is_plain = !headers.contains_key(CACHE_CONTROL) && !headers.contains_key(PRAGMA);
+        is_plain && self.received <= now && now < self.usable_until[stale_use as usize]
     }
 
     /// The use that this request, with all its fields, may make of it.
@@ -222,16 +276,83 @@ fn opaque(value: &HeaderValue) -> &[u8] {
     value.strip_prefix(b"W/").unwrap_or(value)
 }
 
-/// Makes an age one that can be added to: others count as the longest (RFC 9111, 1.2.2).
+/// Makes an age one that can be added to: of several the first counts, which is the longest if it is none, and as if it were
+/// not there if it is no number (RFC 9111, 1.2.2 and 5.1).
 fn bound_age(headers: &mut HeaderMap) {
     let Some(said) = headers.get(AGE) else { return };
-    let age = said.to_str().ok().and_then(|said| said.parse::<u64>().ok());
-    let is_number = said.as_bytes().iter().all(u8::is_ascii_digit);
-    match age {
-        Some(age) if age <= MOST_SECS => {}
-        None if !is_number => drop(headers.remove(AGE)),
-        _ => drop(headers.insert(AGE, HeaderValue::from(MOST_SECS))),
+    let first = said.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default().trim_ascii();
+    match number(first) {
+        Some(secs) => drop(headers.insert(AGE, HeaderValue::from(secs))),
+        None => drop(headers.remove(AGE)),
     }
+}
+
+/// Writes lifetimes that are longer than HTTP can say as the longest (RFC 9111, 1.2.2): the policy ignores them otherwise.
+fn bound_lifetimes(headers: &mut HeaderMap) {
+    let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
+    for value in values.iter_mut() {
+        let Ok(said) = value.to_str() else { continue };
+        let bounded: Vec<String> = said.split(',').map(bounded).collect();
+        if let Ok(bounded) = HeaderValue::try_from(bounded.join(",")) {
+            *value = bounded;
+        }
+    }
+}
+
+/// A directive whose number, if it has one, is at most the longest.
+fn bounded(directive: &str) -> String {
+    let named = directive.split_once('=');
+    let number = named.and_then(|(name, said)| Some((name, number(said.trim().as_bytes())?)));
+    match number {
+        Some((name, MOST_SECS)) => format!("{name}={MOST_SECS}"),
+        _ => directive.to_owned(),
+    }
+}
+
+/// A number of digits, at most the longest time; `None` for what is no number.
+fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let said = || str::from_utf8(digits).ok()?.parse::<u64>().ok();
+    is_number.then(|| said().map_or(MOST_SECS, |secs| secs.min(MOST_SECS)))
+}
+
+/// Writes dates in the form that the policy reads; RFC 9110, 5.6.7, has two older ones.
+fn rewrite_dates(headers: &mut HeaderMap) {
+    for name in [DATE, EXPIRES, LAST_MODIFIED] {
+        let date = headers.get(&name).and_then(|said| httpdate::parse_http_date(said.to_str().ok()?).ok());
+        let written = date.and_then(|date| HeaderValue::try_from(httpdate::fmt_http_date(date)).ok());
+        if let Some(written) = written {
+            headers.insert(name, written);
+        }
+    }
+}
+
+/// The directives of `Cache-Control`, which is in lower case.
+fn directives(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(CACHE_CONTROL).into_iter();
+    values.flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(str::trim)
+}
+
+/// True if `Cache-Control` has one of these directives, with a value or without.
+fn says_any(headers: &HeaderMap, names: &[&str]) -> bool {
+    directives(headers).any(|said| names.contains(&said.split('=').next().unwrap_or_default().trim()))
+}
+
+/// The time for which a stale answer may be given on an occasion; none where the origin says two.
+fn extension(headers: &HeaderMap, stale_use: StaleUse, may_be_stale: bool) -> Duration {
+    let wanted = match stale_use {
+        StaleUse::WhileRevalidating => "stale-while-revalidate",
+        StaleUse::OnError => "stale-if-error",
+    };
+    let mut said = directives(headers).filter_map(|said| {
+        let (name, value) = said.split_once('=')?;
+        (name.trim() == wanted).then(|| number(value.trim().as_bytes()).unwrap_or(0))
+    });
+    let secs = match (said.next(), said.next()) {
+        (Some(secs), None) if may_be_stale => secs,
+        _ => 0,
+    };
+    Duration::from_secs(secs).min(LONGEST)
 }
 
 const OPTIONS: CacheOptions = CacheOptions {
@@ -244,6 +365,9 @@ const OPTIONS: CacheOptions = CacheOptions {
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The longest time that HTTP can say (RFC 9111, 1.2.2).
 const MOST_SECS: u64 = 1 << 31;
+/// Directives that forbid to give a stale answer (RFC 9111, 4.2.4). `s-maxage` does as well, but says no more than the extensions
+/// beside it.
+const NOT_STALE: [&str; 3] = ["must-revalidate", "no-cache", "proxy-revalidate"];
 /// Fields that say when an answer was given.
 const OF_TIME: [HeaderName; 3] = [AGE, DATE, EXPIRES];
 /// Fields of a body, which a 304 does not change.

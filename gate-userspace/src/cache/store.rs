@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gate_common::units::Nanos;
 use hyper::body::Bytes;
 use quick_cache::sync::Cache as Recent;
 use tokio::sync::Semaphore;
 
+use self::sharing::Sharing;
 use super::blobs::Read;
 use super::counters::{CacheEvent, Counters};
 use super::digest::Digest;
 use super::directory::NotLocked;
 use super::disk::Disk;
-use super::flights::{Flights, Joined};
+use super::flights::Flights;
 use super::gathered::{Gathered, GatheredBytes, Holder};
 use super::index::{Change, Usage};
 use super::key::Key;
@@ -28,6 +28,7 @@ use crate::processing::target::Target;
 
 mod confirmed;
 mod originals;
+mod sharing;
 
 /// The cache of a service. All its threads share it.
 #[derive(Debug)]
@@ -41,8 +42,8 @@ pub struct Cache {
     flights: Arc<Flights<StoredResponse>>,
     /// Processings that are under way.
     processings: Arc<Flights<Processed>>,
-    /// Until when what is under a key is taken for one client's own.
-    unshared: Recent<Box<[u8]>, Nanos>,
+    /// Findings about the answers of fetches, by the digests of their keys.
+    sharing: Recent<Digest, Sharing>,
     gathered: Arc<GatheredBytes>,
     /// Reads of files at a time.
     reads: Semaphore,
@@ -113,7 +114,7 @@ impl Cache {
             disk,
             flights: Arc::default(),
             processings: Arc::default(),
-            unshared: Recent::new(UNSHARED),
+            sharing: Recent::new(SHARING),
             gathered: Arc::new(GatheredBytes::new(settings.memory, settings.max_object)),
             reads: Semaphore::new(READS),
             joins: Semaphore::new(JOINS),
@@ -333,18 +334,6 @@ impl Cache {
         self.count(CacheEvent::Invalidated);
     }
 
-    /// Joins the fetch of what is asked, or begins it; `None` if it is known to be one client's own.
-    pub(crate) fn join(&self, key: &Key, fields: &Fields, now: Nanos) -> Option<Joined<StoredResponse>> {
-        let of_fetch = key.of_fetch(fields);
-        let is_unshared = self.unshared.get(of_fetch.as_slice()).is_some_and(|until| now < until);
-        (!is_unshared).then(|| self.flights.join(&of_fetch))
-    }
-
-    /// Notes that what is asked is one client's own: for a while nobody waits for another's fetch of it.
-    pub(crate) fn note_unshared(&self, key: &Key, fields: &Fields, now: Nanos) {
-        self.unshared.insert(key.of_fetch(fields).into(), now.saturating_add(UNSHARED_FOR));
-    }
-
     /// Reads all files, and removes those that are not what their name says. Takes its time: not for a thread that serves.
     ///
     /// # Errors
@@ -382,9 +371,8 @@ impl Drop for Cache {
 
 /// The schemes that a client may have used.
 pub(crate) const SCHEMES: [&str; 2] = ["http", "https"];
-/// Answers that are known to be one client's own.
-const UNSHARED: usize = 65_536;
-const UNSHARED_FOR: Nanos = Nanos::from_secs(600);
+/// Fetches of which it is known if their answers can be shared.
+const SHARING: usize = 65_536;
 const READS: usize = 32;
 const JOINS: usize = 8;
 /// The precision of the time of the last use.

@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 mod cache;
 mod cache_clients;
 mod cache_faults;
+mod cache_sharing;
 mod dedup;
 mod explain;
 mod handshakes;

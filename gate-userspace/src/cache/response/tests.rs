@@ -53,6 +53,17 @@ fn only_what_may_be_given_again_is_kept() {
         (200, &[("cache-control", "max-age=9"), ("age", "9")], false),
         (200, &[("cache-control", "max-age=9"), ("age", "99999999999999999999")], false),
         (200, &[("cache-control", "max-age=99999999999999999999, max-age=9")], false),
+        (200, &[("cache-control", "max-age=99999999999999999999")], true),
+        (200, &[("cache-control", "s-maxage=2147483649")], true),
+        (200, &[("cache-control", "max-age=9"), ("age", "9, 0")], false),
+        (200, &[("cache-control", "max-age=9"), ("age", "0, 9")], true),
+        (200, &[("cache-control", "max-age=9"), ("age", "old, 9")], true),
+        (200, &[("expires", "Tuesday, 09-Sep-31 01:46:40 GMT")], true),
+        (200, &[("expires", "Tue Sep  9 01:46:40 2031")], true),
+        (200, &[("expires", "Tuesday, 09-Sep-97 01:46:40 GMT")], false),
+        (200, &[("cache-control", "max-age=0, stale-while-revalidate=9")], true),
+        (200, &[("cache-control", "max-age=0, stale-if-error=9")], true),
+        (200, &[("cache-control", "max-age=0, stale-if-error=9, must-revalidate")], false),
         (206, &[("cache-control", "max-age=9"), ("content-range", "bytes 0-1/3")], false),
         (500, &[("cache-control", "max-age=9")], false),
         (304, &[("cache-control", "max-age=9")], false),
@@ -106,4 +117,29 @@ fn a_304_changes_fields_and_not_the_body() {
         "it is kept no longer"
     );
     assert!(response.policy.is_storable() && request(&[]).headers.contains_key(HOST));
+}
+
+#[test]
+fn a_stale_answer_is_used_as_its_origin_allows() {
+    use StaleUse::{OnError, WhileRevalidating};
+    for (said, expected) in [
+        ("max-age=5, stale-while-revalidate=10", [15, 5]),
+        ("max-age=5, Stale-If-Error=20", [5, 25]),
+        ("s-maxage=5, stale-while-revalidate=10, stale-if-error=20", [15, 25]),
+        ("max-age=5, stale-if-error=20, must-revalidate", [5, 5]),
+        ("max-age=5, stale-if-error=20, proxy-revalidate", [5, 5]),
+        ("max-age=5, stale-if-error=20, no-cache=x", [5, 5]),
+        ("max-age=5, stale-if-error=20, stale-if-error=90", [5, 5]),
+        ("max-age=5, stale-if-error=x", [5, 5]),
+        ("max-age=5, stale-if-error", [5, 5]),
+    ] {
+        let response = kept(200, &[("cache-control", said), ("etag", "\"1\"")]).unwrap();
+        let until = |stale_use| {
+            let may_be = |&secs: &u64| !response.may_be_stale(&request(&[]), stale_use, at(secs));
+            (0..100).find(may_be).unwrap()
+        };
+        assert_eq!([until(WhileRevalidating), until(OnError)], expected, "{said}");
+        let asks = request(&[("cache-control", "max-age=0")]);
+        assert!(!response.may_be_stale(&asks, OnError, at(5)), "{said}");
+    }
 }

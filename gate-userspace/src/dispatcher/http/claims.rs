@@ -83,8 +83,14 @@ fn folded(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-fn is_of_origin(name: &str) -> bool {
+/// True for a field that says where a request comes from, or what for.
+pub(super) fn is_of_origin(name: &str) -> bool {
     name.starts_with("x-forwarded") || OF_ORIGIN.contains(&name)
+}
+
+/// True for one that says at which address the client is.
+pub(super) fn is_address(name: &HeaderName) -> bool {
+    ADDRESSES.contains(&name.as_str())
 }
 
 /// Beside `X-Forwarded-*`: addresses, targets other than the one that gate has read, and `Proxy`, which a CGI program
@@ -104,6 +110,20 @@ const OF_ORIGIN: [&str; 14] = [
     "x-original-url",
     "x-real-ip",
     "x-rewrite-url",
+];
+/// Those of them, and of `X-Forwarded-*`, that say an address.
+const ADDRESSES: [&str; 11] = [
+    "cf-connecting-ip",
+    "client-ip",
+    "fastly-client-ip",
+    "forwarded",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-envoy-external-address",
+    "x-forwarded-for",
+    "x-original-forwarded-for",
+    "x-real-ip",
 ];
 /// Fields that frame a message.
 const FRAMING: [&str; 4] = ["connection", "content-length", "host", "transfer-encoding"];

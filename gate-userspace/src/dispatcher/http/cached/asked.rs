@@ -4,11 +4,16 @@
 //! Methods that are not known to be safe change what is kept.
 
 use hyper::Method;
-use hyper::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, IF_UNMODIFIED_SINCE,
+};
 use hyper::http::request::Parts;
 
+use super::codings;
 use crate::cache::{Fields, Key, SCHEMES, keyed_request, lower_case};
 use crate::config::{self, Dedup};
+use crate::dispatcher::http::claims;
 
 /// The purpose of a request, as the cache sees it.
 #[derive(Debug)]
@@ -54,8 +59,13 @@ impl Purpose {
             return Self::Other;
         }
         let names = settings.key.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
-        let names = names.chain(tenant_header.cloned());
-        let fields: Option<Fields> = names.filter_map(|name| joined(&parts.headers, name)).collect();
+        let mut names: Vec<_> = names.chain(tenant_header.cloned()).collect();
+        let mut claimed: Vec<_> = claimed(&parts.headers, key.host()).cloned().collect();
+        claimed.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        claimed.retain(|name| !names.contains(name));
+        names.append(&mut claimed);
+        let fields: Option<Fields> =
+            names.into_iter().filter_map(|name| joined(&parts.headers, name)).collect();
         let Some(fields) = fields else { return Self::Other };
         let mut request = parts.clone();
         request.method = Method::GET;
@@ -78,21 +88,49 @@ impl Lookup {
     /// True if the request has fields that are not sent on behalf of all.
     pub(super) fn says_more(&self) -> bool {
         let is_sent = |name: &HeaderName| {
-            name == HOST || NOT_ASKED.contains(name) || self.fields.iter().any(|(field, _)| field == name)
+            name == HOST
+                || name == FORWARDED_HOST
+                || name == FORWARDED_PROTO
+                || claims::is_address(name)
+                || self.fields.iter().any(|(field, _)| field == name)
         };
         !self.request.headers.keys().all(is_sent)
     }
 
-    /// The request to the origin, on behalf of all who ask for the same: the fields of the key and those that say what else is
-    /// part of it.
+    /// True if the client wants an answer only of a version that it names.
+    pub(super) fn has_precondition(&self) -> bool {
+        [IF_MATCH, IF_UNMODIFIED_SINCE].iter().any(|name| self.request.headers.contains_key(name))
+    }
+
+    /// The request to the origin, on behalf of all who ask for the same: the fields of the key, those that say what else is
+    /// part of it, and the address of the client that asks. An origin that refuses that address refuses the fetch.
     pub(super) fn to_origin(&self) -> Option<Parts> {
         // As in the key: another spelling of it may show in the answer.
         let host = HeaderValue::from_str(self.key.host()).ok()?;
         let mut parts = keyed_request(self.key.path(), &host, &self.fields)?;
-        parts.headers.insert(FORWARDED_HOST, host);
-        parts.headers.insert(FORWARDED_PROTO, HeaderValue::from_static(self.scheme));
+        let headers = &mut parts.headers;
+        headers.entry(FORWARDED_HOST).or_insert(host);
+        headers.insert(FORWARDED_PROTO, HeaderValue::from_static(self.scheme));
+        for (name, value) in self.request.headers.iter().filter(|(name, _)| claims::is_address(name)) {
+            headers.append(name, value.clone());
+        }
         Some(parts)
     }
+}
+
+/// Fields of a trusted proxy that say more than where a request comes from: who it is for, or another target. Each of their
+/// values is another key.
+fn claimed<'h>(headers: &'h HeaderMap, host: &'h str) -> impl Iterator<Item = &'h HeaderName> {
+    let is_host = |name: &HeaderName| {
+        let mut values = headers.get_all(name).into_iter();
+        values.all(|value| value.as_bytes().eq_ignore_ascii_case(host.as_bytes()))
+    };
+    headers.keys().filter(move |&name| {
+        claims::is_of_origin(name.as_str())
+            && !claims::is_address(name)
+            && name != FORWARDED_PROTO
+            && !(name == FORWARDED_HOST && is_host(name))
+    })
 }
 
 /// The key of a request, and its scheme; `None` if it has none.
@@ -110,11 +148,15 @@ fn key(tenant: &str, parts: &Parts) -> Option<(Key, &'static str)> {
 fn joined(headers: &HeaderMap, name: HeaderName) -> Option<Option<(HeaderName, HeaderValue)>> {
     let mut values = headers.get_all(&name).into_iter();
     let first = values.next()?;
-    if values.next().is_none() {
-        return Some(Some((name, first.clone())));
-    }
-    let all: Vec<_> = headers.get_all(&name).into_iter().map(HeaderValue::as_bytes).collect();
-    Some(HeaderValue::from_bytes(&all.join(&b", "[..])).ok().map(|value| (name, value)))
+    let value = match values.next() {
+        None => Ok(first.clone()),
+        Some(_) => {
+            let all: Vec<_> = headers.get_all(&name).into_iter().map(HeaderValue::as_bytes).collect();
+            HeaderValue::from_bytes(&all.join(&b", "[..]))
+        }
+    };
+    let value = value.map(|value| if name == ACCEPT_ENCODING { codings::normalised(&value) } else { value });
+    Some(value.ok().map(|value| (name, value)))
 }
 
 /// True if the request says this of caches.
@@ -126,9 +168,6 @@ fn says(headers: &HeaderMap, directive: &str) -> bool {
 
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// Fields that gate writes itself.
-const NOT_ASKED: [HeaderName; 3] =
-    [FORWARDED_HOST, FORWARDED_PROTO, HeaderName::from_static("x-forwarded-for")];
 /// Longer paths are not kept: each is held in memory and on disk.
 const LONGEST: usize = 4 << 10;
 

@@ -1,7 +1,11 @@
 //! A fetch on behalf of all who ask for the same.
 //!
 //! A fetch runs in a task of its own: a client that leaves, or reads slowly, holds up nobody who follows. Its body is gathered, up to
-//! the longest that is kept; one that is longer, or one client's own, passes to the client that leads, as it comes.
+//! the longest that is kept; one that is longer passes to the client that leads, as it comes.
+//!
+//! A fetch carries the fields of the key and the client's address alone. An answer that turns out to be one client's own
+//! goes to the client that leads only if its request had no other fields; else that request is made again, with all of them, but
+//! for an origin that fails: nothing that it says of the request is another client's.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -9,6 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
+use hyper::header::CONTENT_RANGE;
 use hyper::http::{request, response};
 use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
@@ -17,8 +22,8 @@ use tokio::task::yield_now;
 use super::asked::Lookup;
 use super::serve::Source;
 use crate::cache::{
-    Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StoredResponse,
-    ToWrite, keyed_request,
+    Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StaleUse,
+    StoredResponse, ToWrite, keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -29,6 +34,30 @@ use crate::dispatcher::http::under_way::UnderWay;
 
 /// A kept answer that has to be asked about, with the fields that do.
 pub(super) type Stale = (Arc<StoredResponse>, Fields);
+
+/// The kept answer with its body, if it may be given to this request while the origin fails.
+pub(super) async fn on_error(
+    cache: &Cache,
+    stale: Option<&Stale>,
+    request: &request::Parts,
+) -> Option<(Arc<StoredResponse>, Bytes)> {
+    let (kept, _) =
+        stale.filter(|(kept, _)| kept.may_be_stale(request, StaleUse::OnError, clock::realtime()))?;
+    let body = cache.body(kept).await?;
+    cache.count(CacheEvent::StaleGiven);
+    Some((Arc::clone(kept), body))
+}
+
+/// True for an answer by which an origin says that it fails, whatever it is asked (RFC 5861, 4).
+pub(super) fn is_failure(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::INTERNAL_SERVER_ERROR
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT
+    )
+}
 
 /// A fetch that this request leads.
 pub(super) struct Fetch {
@@ -81,17 +110,31 @@ impl Fetch {
         receiver.await.unwrap_or_else(|_| failed())
     }
 
+    /// Fetches by a request that has been admitted, for nobody who waits.
+    pub(super) fn start_refresh(self, under_way: UnderWay) {
+        tokio::task::spawn_local(async move { drop(self.run(under_way).await) });
+    }
+
     async fn run(self, under_way: UnderWay) -> Fetched {
         self.cache.count(CacheEvent::Fetched);
         let Some(mut request) = self.asked.to_origin() else { return Fetched::Again };
         if let Some((_, validators)) = &self.stale {
             request.headers.extend(validators.iter().cloned());
         }
-        let response = match pass_on(under_way, request, None).await {
-            Ok(response) => response,
+        let result = pass_on(under_way, request, None).await;
+        let has_failed = match &result {
+            Ok(response) => is_failure(response.status()),
+            Err(refused) => !refused.is_for_the_tenant(),
+        };
+        if has_failed
+            && let Some((kept, body)) = on_error(&self.cache, self.stale.as_ref(), &self.asked.request).await
+        {
+            return Fetched::Kept(kept, body, Source::Stale(StaleUse::OnError));
+        }
+        let (head, body) = match result {
+            Ok(response) => response.into_parts(),
             Err(refused) => return Fetched::Refused(refused),
         };
-        let (head, body) = response.into_parts();
         match &self.stale {
             Some((stale, _)) if head.status == StatusCode::NOT_MODIFIED => {
                 let stale = Arc::clone(stale);
@@ -114,16 +157,21 @@ impl Fetch {
         };
         cache.count(CacheEvent::Revalidated);
         let newer = request_of(&asked).and_then(|request| stale.revalidated(&request, head, now));
-        let Some(newer) = newer else {
-            // It holds, and is not to be kept any longer.
+        let Some(newer) = newer.filter(|newer| newer.is_for_all() || !asked.says_more()) else {
+            // It holds, and is not to be kept any longer, or not for this client.
             cache.forget(&asked.key, &asked.fields);
             lead.complete(Outcome::NotShared);
+            if asked.says_more() {
+                cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
+                return Fetched::Again;
+            }
             let mut once = StoredResponse::clone(stale);
             once.headers = merged;
             return Fetched::Kept(Arc::new(once), body, Source::Revalidated);
         };
         let to_write = cache.to_write(stale, &newer, now).await.unwrap_or_else(|| ToWrite::All(body.clone()));
         let newer = Arc::new(newer);
+        note_shared(&cache, &asked, &newer);
         keep(&cache, &asked, &newer, to_write, &lead);
         lead.complete(Outcome::Stored(Arc::clone(&newer), body.clone()));
         Fetched::Kept(newer, body, Source::Revalidated)
@@ -138,7 +186,8 @@ impl Fetch {
             StoredResponse::new(&request, self.asked.fields.clone(), answer, now, nothing)
         });
         let is_bounded = head.extensions.get::<UntilClosed>().is_none();
-        let Some(mut kept) = kept.filter(|_| is_bounded) else {
+        let may_be_given = |kept: &StoredResponse| kept.is_for_all() || !self.asked.says_more();
+        let Some(mut kept) = kept.filter(|kept| is_bounded && may_be_given(kept)) else {
             return self.pass_to_leader(CacheEvent::NotStored, Response::from_parts(head, body));
         };
         let longest = self.cache.settings.max_object;
@@ -159,6 +208,7 @@ impl Fetch {
                 };
                 let to_write = to_write.unwrap_or_else(|| ToWrite::All(bytes.clone()));
                 let kept = Arc::new(kept);
+                note_shared(&self.cache, &self.asked, &kept);
                 keep(&self.cache, &self.asked, &kept, to_write, &self.lead);
                 self.lead.complete(Outcome::Stored(Arc::clone(&kept), bytes.clone()));
                 Fetched::Kept(kept, bytes, Source::Origin)
@@ -178,21 +228,50 @@ impl Fetch {
         }
     }
 
-    /// Passes an answer to the client that leads, if its request said no more than was sent. What was kept before it no longer holds, unless the origin has failed.
+    /// Passes an answer to the client that leads, unless it may depend on what that says beside the key. What was kept before it
+    /// no longer holds, unless the origin has failed.
     fn pass_to_leader(self, why: CacheEvent, response: Response<ReplyBody>) -> Fetched {
         let Self { cache, asked, stale, lead, .. } = self;
         cache.count(why);
-        if stale.is_some() && !response.status().is_server_error() {
+        let status = response.status();
+        if stale.is_some() && !status.is_server_error() {
             cache.forget(&asked.key, &asked.fields);
         }
-        // Another time there may be room.
-        if why != CacheEvent::NoRoom {
+        let is_overloaded = is_failure(status) && status != StatusCode::INTERNAL_SERVER_ERROR
+            || status == StatusCode::TOO_MANY_REQUESTS;
+        let is_ones_own = why == CacheEvent::NotStored && asked.says_more();
+        // Another time there may be room, or an answer.
+        if why == CacheEvent::TooLong || is_ones_own && !is_overloaded {
             cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
         }
         lead.complete(Outcome::NotShared);
-        // The answer to what all have in common is not the answer to what this one says beside.
-        if asked.says_more() { Fetched::Again } else { Fetched::Passing(response) }
+        // One that fails is not asked again at once.
+        let is_for_others = is_ones_own && !is_overloaded && !status.is_server_error();
+        if is_for_others { Fetched::Again } else { Fetched::Passing(response) }
     }
+}
+
+/// Notes that answers to what is asked may be shared, if this one may.
+fn note_shared(cache: &Cache, asked: &Lookup, kept: &StoredResponse) {
+    if kept.is_shareable() {
+        cache.note_shared(&asked.key, &asked.fields, clock::monotonic());
+    }
+}
+
+/// The same of an answer to a client's own request, by its head. A 206 and a 304 say it of the whole answer.
+pub(super) fn note_if_shared(cache: &Cache, asked: &Lookup, head: &Response<ReplyBody>) {
+    let status = match head.status() {
+        StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED => StatusCode::OK,
+        status => status,
+    };
+    let mut headers = head.headers().clone();
+    headers.remove(CONTENT_RANGE);
+    let is_bounded = head.extensions().get::<UntilClosed>().is_none();
+    let kept = request_of(asked).filter(|_| is_bounded).and_then(|request| {
+        let nothing = (Digest::of(b""), 0);
+        StoredResponse::new(&request, asked.fields.clone(), (status, headers), clock::realtime(), nothing)
+    });
+    kept.iter().for_each(|kept| note_shared(cache, asked, kept));
 }
 
 /// Keeps an answer, unless what it answers has been changed since it was asked for.

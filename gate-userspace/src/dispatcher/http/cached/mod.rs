@@ -1,21 +1,26 @@
-//! The cache in the way of a request: from there if it may, else by one fetch for all who want the same.
+//! HTTP cache stage: a cached response, the client's own request to the origin, or one fetch shared by concurrent requests.
 //!
 //! ```text
 //! asked.rs: what is it ──► charged as a hit ──► kept and fresh? ──► given (serve.rs)
-//!                                               else charged in full: leads a fetch (fetch.rs), or follows one
+//!                                               else charged in full (sharing.rs):
+//!                                                 answers known to be shareable: leads a fetch (fetch.rs), or follows one
+//!                                                 else: its own request, whole
 //! ```
 //!
-//! - [`asked`]: which requests the cache is for, and what of them is the key. Pure.
+//! - [`asked`]: which requests the cache is for, and what of them is the key. [`codings`]: one spelling of `Accept-Encoding`. Both pure.
 //! - [`serve`]: the answer out of a kept one: conditions, ranges, `HEAD`. [`range`]: what a range selects. Both pure.
-//! - [`fetch`]: a fetch that is shared, in a task of its own.
+//! - [`sharing`]: who asks the origin, and with whose request. [`fetch`]: a fetch of what may be kept, in a task of its own.
 //!
-//! **Invariants.** A hit passes identity and quota, and takes no permit. Nothing of a request is sent on a shared fetch that is not
-//! part of its key. Only whole answers are kept.
+//! **Invariants.** A hit passes identity and quota, and takes no permit. Until an answer to a key has been shareable, a request is
+//! answered by its own answer. Nothing of a client but its address is sent on a fetch of what is kept that is not part of the key.
+//! Only whole answers are kept.
 
 mod asked;
+mod codings;
 pub(super) mod fetch;
 mod range;
 pub(super) mod serve;
+mod sharing;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,11 +30,8 @@ use hyper::body::Bytes;
 use hyper::header::{CONTENT_LOCATION, HeaderMap, LOCATION};
 use hyper::http::request::Parts;
 use hyper::{Response, Uri};
-use tokio::sync::watch;
-use tokio::time::timeout;
 
 use self::asked::{Lookup, Purpose};
-use self::fetch::{Fetch, Fetched, Stale};
 use self::serve::Source;
 use super::admitted::{Attending, Offer};
 use super::answer::Refused;
@@ -37,7 +39,7 @@ use super::connection::Connection;
 use super::forward::{SentBody, pass_on};
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
-use crate::cache::{Cache, CacheEvent, Freshness, Holder, Joined, Key, Outcome, StoredResponse};
+use crate::cache::{Cache, CacheEvent, Freshness, Holder, Key, StaleUse, StoredResponse};
 use crate::clock;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
@@ -139,7 +141,19 @@ impl Asking {
                 }
                 None
             }
-            (Some(kept), Some(Freshness::Stale(validators))) => Some((kept, validators)),
+            (Some(kept), Some(Freshness::Stale(validators))) => {
+                let stale = (kept, validators);
+                match self.body_while_revalidating(cache, &asked, &stale).await {
+                    None => Some(stale),
+                    Some(body) => {
+                        cache.count(CacheEvent::StaleGiven);
+                        let source = Source::Stale(StaleUse::WhileRevalidating);
+                        let response = charge.give(&asked, &stale.0, &body, source)?;
+                        self.refresh(cache, asked, stale);
+                        return Ok(response);
+                    }
+                }
+            }
             (_, Some(Freshness::Mismatch)) => {
                 cache.count(CacheEvent::Passed);
                 drop(charge);
@@ -154,70 +168,10 @@ impl Asking {
         self.share(cache, parts, asked, stale, charge).await
     }
 
-    /// Leads a fetch, or follows one.
-    async fn share(
-        &self,
-        cache: &Arc<Cache>,
-        parts: Parts,
-        asked: Lookup,
-        mut stale: Option<Stale>,
-        mut charge: HitCharge<'_>,
-    ) -> Result<Response<ReplyBody>, Refused> {
-        // A HEAD fetches no body for others.
-        let is_get = parts.method == hyper::Method::GET;
-        for _ in 0..ATTEMPTS {
-            let now = clock::monotonic();
-            match is_get.then(|| cache.join(&asked.key, &asked.fields, now)).flatten() {
-                None => break,
-                Some(Joined::Leader(lead)) => {
-                    charge.give_back();
-                    let under_way = self.service.admit(&self.client, &self.offer, now)?;
-                    let fetch =
-                        Fetch::new(Arc::clone(cache), asked.clone(), stale.take(), lead, self.holder());
-                    match fetch.start(under_way).await {
-                        Fetched::Kept(kept, body, source) => {
-                            return serve::respond(&asked, &kept, &body, source);
-                        }
-                        Fetched::Passing(response) => return Ok(response),
-                        Fetched::Refused(refused) => return Err(refused),
-                        Fetched::Again => {}
-                    }
-                }
-                Some(Joined::Follower(outcome)) => match self.follow(outcome).await {
-                    Some(Outcome::Stored(kept, body)) => {
-                        if charge.is_held()
-                            && kept.freshness(&asked.request, clock::realtime()) == Freshness::Fresh
-                        {
-                            cache.count(CacheEvent::Followed);
-                            return charge.give(&asked, &kept, &body, Source::Followed);
-                        }
-                        break;
-                    }
-                    Some(Outcome::Failed) => {}
-                    Some(Outcome::NotShared) | None => break,
-                },
-            }
-        }
-        charge.give_back();
-        drop(charge);
-        self.pass(parts, None).await
-    }
-
     /// On whose behalf what is fetched for it is held.
     pub(super) fn holder(&self) -> Holder {
         let is_only = !self.service.tenants.borrow().are_several();
         Holder { tenant: self.offer.origin.tenant.0, is_only }
-    }
-
-    /// Waits for a leader, as long as a request may take.
-    pub(super) async fn follow<T>(
-        &self,
-        mut outcome: watch::Receiver<Option<Outcome<T>>>,
-    ) -> Option<Outcome<T>> {
-        let limits = self.service.limits.get();
-        let patience = limits.slow_timeout.saturating_add(limits.store_timeout);
-        let done = timeout(patience.into(), outcome.wait_for(Option::is_some)).await;
-        done.ok()?.ok()?.clone()
     }
 }
 
@@ -335,6 +289,3 @@ fn of_same_host<'h>(key: &'h Key, headers: &'h HeaderMap) -> impl Iterator<Item 
         path.filter(|path| is_same && path.starts_with('/'))
     })
 }
-
-/// How often a request leads or follows before it is passed on by itself.
-const ATTEMPTS: usize = 3;

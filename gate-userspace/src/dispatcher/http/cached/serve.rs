@@ -12,7 +12,7 @@ use hyper::{Response, StatusCode};
 
 use super::asked::Lookup;
 use super::range::Slice;
-use crate::cache::{CacheEvent, Digest, StoredResponse};
+use crate::cache::{CacheEvent, Digest, StaleUse, StoredResponse};
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
 use crate::dispatcher::http::reply_body::ReplyBody;
@@ -30,6 +30,8 @@ pub(in crate::dispatcher::http) enum Source {
     Revalidated,
     /// The origin, of what is not kept for this client.
     Bypassed,
+    /// Memory or disk, though it is stale.
+    Stale(StaleUse),
 }
 
 impl Source {
@@ -49,6 +51,8 @@ impl Source {
             Self::Origin => "gate; fwd=uri-miss; stored",
             Self::Revalidated => "gate; fwd=stale; fwd-status=304",
             Self::Bypassed => "gate; fwd=bypass",
+            Self::Stale(StaleUse::WhileRevalidating) => "gate; hit; detail=stale-while-revalidate",
+            Self::Stale(StaleUse::OnError) => "gate; hit; detail=stale-if-error",
         }
     }
 }
@@ -65,7 +69,7 @@ pub(super) fn respond(
     source: Source,
 ) -> Result<Response<ReplyBody>, Refused> {
     let age = kept.age(clock::realtime());
-    let given = Given { status: kept.status, headers: kept.headers.clone(), digest: kept.digest, age };
+    let given = Given { status: kept.status, headers: kept.headers.clone(), age };
     Ok(respond_with((&asked.request.headers, asked.is_head), given, body, source))
 }
 
@@ -73,7 +77,6 @@ pub(super) fn respond(
 pub(in crate::dispatcher::http) struct Given {
     pub(in crate::dispatcher::http) status: StatusCode,
     pub(in crate::dispatcher::http) headers: HeaderMap,
-    pub(in crate::dispatcher::http) digest: Digest,
     /// In seconds.
     pub(in crate::dispatcher::http) age: u64,
 }
@@ -100,24 +103,22 @@ pub(super) fn nothing_kept() -> Response<ReplyBody> {
     response
 }
 
-/// The name of a body, as clients know it.
-pub(super) fn tag(digest: &Digest) -> HeaderValue {
+/// The tag of a body that gate answers with as its origin.
+pub(in crate::dispatcher::http) fn tag(digest: &Digest) -> HeaderValue {
     HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""))
 }
 
 fn of_kept((fields, is_head): (&HeaderMap, bool), kept: Given, body: &Bytes) -> Response<Bytes> {
-    let tag = tag(&kept.digest);
     let mut response = Response::new(Bytes::new());
     let mut headers = kept.headers;
-    headers.insert(ETAG, tag.clone());
     headers.insert(AGE, HeaderValue::from(kept.age));
     let is_whole = kept.status == StatusCode::OK;
     if is_whole {
         headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     }
-    let condition = if kept.status.is_success() { condition(fields, &headers, &tag) } else { None };
+    let condition = if kept.status.is_success() { condition(fields, &headers) } else { None };
     let status = condition.unwrap_or(kept.status);
-    let has_range = status == StatusCode::OK && !is_head && may_take_part(fields, &headers, &tag);
+    let has_range = status == StatusCode::OK && !is_head && may_take_part(fields, &headers);
     let slice = fields.get(RANGE).filter(|_| has_range).map(|field| Slice::of(field.as_bytes(), body.len()));
     let (status, body) = match slice.unwrap_or(Slice::Whole) {
         _ if condition.is_some() => {
@@ -149,10 +150,10 @@ fn of_kept((fields, is_head): (&HeaderMap, bool), kept: Given, body: &Bytes) -> 
 }
 
 /// The status that the conditions of a GET or HEAD end in, if they do (RFC 9110, 13.2.2).
-fn condition(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> Option<StatusCode> {
+fn condition(fields: &HeaderMap, kept: &HeaderMap) -> Option<StatusCode> {
     let modified = date(kept, &LAST_MODIFIED);
     if fields.contains_key(IF_MATCH) {
-        if !names(fields, &IF_MATCH, tag, true) {
+        if !names(fields, &IF_MATCH, kept.get(ETAG), true) {
             return Some(StatusCode::PRECONDITION_FAILED);
         }
     } else if let Some((modified, since)) = modified.zip(date(fields, &IF_UNMODIFIED_SINCE))
@@ -161,7 +162,7 @@ fn condition(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> Option<
         return Some(StatusCode::PRECONDITION_FAILED);
     }
     let is_same = match fields.contains_key(IF_NONE_MATCH) {
-        true => names(fields, &IF_NONE_MATCH, tag, false),
+        true => names(fields, &IF_NONE_MATCH, kept.get(ETAG), false),
         false => {
             modified.zip(date(fields, &IF_MODIFIED_SINCE)).is_some_and(|(modified, since)| modified <= since)
         }
@@ -169,27 +170,68 @@ fn condition(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> Option<
     is_same.then_some(StatusCode::NOT_MODIFIED)
 }
 
-/// True unless the range is for another body than this one.
-fn may_take_part(fields: &HeaderMap, kept: &HeaderMap, tag: &HeaderValue) -> bool {
+/// True unless the range is for another body than this one. A weak tag may be that of several.
+fn may_take_part(fields: &HeaderMap, kept: &HeaderMap) -> bool {
     let Some(wanted) = fields.get(IF_RANGE) else { return true };
-    wanted == tag || kept.get(LAST_MODIFIED).is_some_and(|modified| modified == wanted)
+    let is_same = |name| kept.get(name).is_some_and(|kept| kept == wanted);
+    is_same(ETAG) && !wanted.as_bytes().starts_with(WEAK) || is_same(LAST_MODIFIED)
 }
 
-/// True if a list of tags has this one, or is an asterisk. A weak one counts unless the comparison is strong.
-fn names(fields: &HeaderMap, field: &HeaderName, tag: &HeaderValue, is_strong: bool) -> bool {
+/// True if a list of tags has this one, or is an asterisk. Weak ones count unless the comparison is strong.
+fn names(fields: &HeaderMap, field: &HeaderName, tag: Option<&HeaderValue>, is_strong: bool) -> bool {
+    let opaque = |tag| if is_strong { tag } else { <[u8]>::strip_prefix(tag, WEAK).unwrap_or(tag) };
+    let tag = tag.map(|tag| opaque(tag.as_bytes().trim_ascii()));
+    let tag = tag.filter(|tag| !tag.starts_with(WEAK));
     let values = fields.get_all(field).into_iter();
-    let mut tags = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
-    tags.any(|one| {
-        let one = one.trim_ascii();
-        let one = if is_strong { one } else { one.strip_prefix(b"W/").unwrap_or(one) };
-        one == b"*" || one == tag.as_bytes()
-    })
+    values.flat_map(|value| tags(value.as_bytes())).any(|one| one == b"*" || Some(opaque(one)) == tag)
+}
+
+/// The items of a list of tags. A tag may have commas in it.
+fn tags(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut is_quoted = false;
+    let items = list.split(move |&byte| {
+        is_quoted ^= byte == b'"';
+        byte == b',' && !is_quoted
+    });
+    items.map(<[u8]>::trim_ascii)
 }
 
 fn date(fields: &HeaderMap, name: &HeaderName) -> Option<SystemTime> {
     httpdate::parse_http_date(fields.get(name)?.to_str().ok()?).ok()
 }
 
+/// The mark of a weak tag.
+const WEAK: &[u8] = b"W/";
 const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 /// Fields that say what a body is; without one they are left out.
 const OF_BODY: [HeaderName; 4] = [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_are_judged_by_the_tag_of_the_origin() {
+        let none = None;
+        for (tag, field, said, expected) in [
+            (Some("\"1\""), IF_NONE_MATCH, "\"1\"", Some(StatusCode::NOT_MODIFIED)),
+            (Some("\"1\""), IF_NONE_MATCH, "\"0\", W/\"1\"", Some(StatusCode::NOT_MODIFIED)),
+            (Some("W/\"1\""), IF_NONE_MATCH, "\"1\"", Some(StatusCode::NOT_MODIFIED)),
+            (Some("\"a,b\""), IF_NONE_MATCH, "\"x,y\", \"a,b\"", Some(StatusCode::NOT_MODIFIED)),
+            (Some("\"a\""), IF_NONE_MATCH, "\"x,\"a\",y\"", none),
+            (Some("\"1\""), IF_NONE_MATCH, "\"2\"", none),
+            (None, IF_NONE_MATCH, "\"1\"", none),
+            (None, IF_NONE_MATCH, "*", Some(StatusCode::NOT_MODIFIED)),
+            (Some("\"1\""), IF_MATCH, "\"1\"", none),
+            (Some("\"1\""), IF_MATCH, "W/\"1\"", Some(StatusCode::PRECONDITION_FAILED)),
+            (Some("W/\"1\""), IF_MATCH, "W/\"1\"", Some(StatusCode::PRECONDITION_FAILED)),
+            (None, IF_MATCH, "\"1\"", Some(StatusCode::PRECONDITION_FAILED)),
+            (None, IF_MATCH, "*", none),
+        ] {
+            let value = |text: &str| HeaderValue::from_str(text).unwrap();
+            let kept: HeaderMap = tag.into_iter().map(|tag| (ETAG, value(tag))).collect();
+            let fields: HeaderMap = [(field.clone(), value(said))].into_iter().collect();
+            assert_eq!(condition(&fields, &kept), expected, "{tag:?} {field}: {said}");
+        }
+    }
+}

@@ -22,7 +22,7 @@ mod work;
 use gate_common::abi::Reason;
 use hyper::body::Bytes;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_TYPE, EXPIRES, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
+    CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
@@ -31,7 +31,7 @@ use self::making::Made;
 use self::original::Original;
 use self::work::Work;
 use super::answer::Refused;
-use super::cached::serve::{Given, Source, respond_with};
+use super::cached::serve::{Given, Source, respond_with, tag};
 use super::cached::{self, Asking, HitCharge};
 use super::forward::SentBody;
 use super::reply_body::ReplyBody;
@@ -170,7 +170,8 @@ impl Work<'_> {
                 headers.extend(value.ok().map(|value| (CACHE_CONTROL, value)));
             }
         }
-        let given = Given { status: processed.status, headers, digest: processed.digest, age };
+        headers.insert(ETAG, tag(&processed.digest));
+        let given = Given { status: processed.status, headers, age };
         respond_with((&self.fields, self.is_head), given, body, source)
     }
 }
@@ -182,7 +183,8 @@ fn origin_refuses(status: StatusCode, original: &Original) -> Response<ReplyBody
     let freshness = original.headers.get(CACHE_CONTROL).cloned();
     headers.extend(freshness.map(|value| (CACHE_CONTROL, value)));
     let body = Bytes::from(text);
-    let given = Given { status, headers, digest: Digest::of(&body), age: original.age };
+    headers.insert(ETAG, tag(&Digest::of(&body)));
+    let given = Given { status, headers, age: original.age };
     respond_with((&HeaderMap::new(), false), given, &body, original.source)
 }
 

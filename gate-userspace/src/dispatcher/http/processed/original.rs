@@ -90,7 +90,7 @@ impl Work<'_> {
         if self.takes_only_kept() {
             return Ok(None);
         }
-        match self.cache.join(&key, &Vec::new(), clock::monotonic()) {
+        match self.cache.join_unless_unshared(&key, &Vec::new(), clock::monotonic()) {
             None => self.download(key, None, None, charge).await,
             // Another has brought it since it was looked for.
             Some(Joined::Leader(_)) if self.is_newer(&key, seen.as_ref()) => Ok(None),
