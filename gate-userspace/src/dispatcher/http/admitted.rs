@@ -9,16 +9,15 @@ use hyper::StatusCode;
 use hyper::http::request::Parts;
 
 use super::answer::Refused;
-use super::call::Call;
+use super::call::{Call, StoreSlots};
 use super::connection::Connection;
 use super::head::{self, HeadFault};
 use super::identity::Origin;
 use super::service::HttpService;
-use super::under_way::{Holds, UnderWay};
+use super::under_way::UnderWay;
 use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::memory_budget::MemoryShare;
-use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
@@ -41,8 +40,10 @@ pub(super) struct Offer {
 }
 
 /// The holdings of a request while it is not answered.
+#[expect(dead_code, reason = "held until it is dropped")]
 #[derive(Debug)]
 pub(super) struct Attending {
+    /// Its part of what its tenant may have unanswered.
     request: Option<RequestGuard>,
     memory: MemoryShare,
 }
@@ -101,7 +102,7 @@ impl HttpService {
     ) -> Result<UnderWay, Refusal> {
         let &Offer { class, demand, .. } = offer;
         let payer = offer.origin.payer();
-        let holds = self.hold(payer)?;
+        let attending = self.attend(payer)?;
         self.check_hard_limits(offer)?;
         let ledger = &mut *self.ledger.borrow_mut();
         let Demand { rows, bytes, price_class, .. } = demand;
@@ -110,8 +111,10 @@ impl HttpService {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let features =
             CostFeatures { class: price_class, rows_by: RowsBy::Request, rows, bytes, reply_rows: rows };
-        let call = Call::new((payer, charged), features, Rc::clone(client), Rc::clone(&self.store));
-        Ok(UnderWay::new(Rc::clone(self), Rc::new(call), holds))
+        let slots = StoreSlots::new(&self.store_slots, self.limits.get().max_dedicated);
+        let store = (Rc::clone(&self.store), slots);
+        let call = Call::new((payer, charged), features, Rc::clone(client), store);
+        Ok(UnderWay::new(Rc::clone(self), Rc::new(call), attending))
     }
 
     /// Checks what no quota buys.
@@ -194,17 +197,6 @@ impl HttpService {
             MilliRu::ZERO,
             clock::monotonic(),
         );
-    }
-
-    /// Takes what a request holds while it is under way.
-    fn hold(&self, payer: Payer) -> Result<Holds, Refusal> {
-        let Attending { request, memory } = self.attend(payer)?;
-        let Payer { tenant, .. } = payer;
-        let most = self.limits.get().max_dedicated;
-        let slot =
-            self.store_slots.take(tenant, MostSlots { unknown: most, known: usize::MAX, tenant: most });
-        self.check(slot.is_none(), payer, Reason::Limit)?;
-        Ok(Holds { request, slot, memory })
     }
 
     /// Takes what a request holds while it is not answered, wherever it is.

@@ -8,8 +8,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::connection::Connection;
@@ -17,6 +19,7 @@ use super::store::Store;
 use crate::dispatcher::admission::ClientQueue;
 use crate::dispatcher::admission::queueing::QueuedRequest;
 use crate::dispatcher::clients::client::CloseCause;
+use crate::dispatcher::clients::slots::{MostSlots, Slot, Slots};
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Payer};
 use crate::dispatcher::settings::Limits;
@@ -30,6 +33,9 @@ pub(super) struct Call {
     pub(super) features: Cell<CostFeatures>,
     pub(super) connection: Rc<Connection>,
     pub(super) store: Rc<Store>,
+    /// Its tenant's slot for a store connection, while it is with the store.
+    store_slot: RefCell<Option<Slot>>,
+    store_slots: StoreSlots,
     pub(super) permit: Cell<Permit>,
     /// When the store had all of it.
     pub(super) sent: Cell<Nanos>,
@@ -46,6 +52,20 @@ pub(super) struct Call {
     failure: Cell<Option<Failure>>,
     is_gone: Cell<bool>,
     wakers: RefCell<[Option<Waker>; 2]>,
+}
+
+/// The slots of tenants for store connections. A request takes one when it goes to the store: in the queue it needs none.
+#[derive(Debug)]
+pub(super) struct StoreSlots {
+    slots: Arc<Slots>,
+    most: usize,
+}
+
+impl StoreSlots {
+    /// Those of a service, of which a tenant may have so many.
+    pub(super) fn new(slots: &Arc<Slots>, most: usize) -> Self {
+        Self { slots: Arc::clone(slots), most }
+    }
 }
 
 /// A request's right to be with the store.
@@ -106,7 +126,7 @@ impl Call {
         (payer, charged): (Payer, Charged),
         features: CostFeatures,
         connection: Rc<Connection>,
-        store: Rc<Store>,
+        (store, store_slots): (Rc<Store>, StoreSlots),
     ) -> Self {
         Self {
             payer,
@@ -116,6 +136,8 @@ impl Call {
             store,
             permit: Cell::new(Permit::Absent),
             sent: Cell::new(charged.at),
+            store_slot: RefCell::default(),
+            store_slots,
             has_body_ended: Cell::new(false),
             is_measured: Cell::new(true),
             queue: Cell::default(),
@@ -136,6 +158,30 @@ impl Call {
 
     /// Waits for its permit, or its refusal.
     pub(super) async fn granted(&self) -> Result<(), Refusal> {
+    /// Checks that the store takes it, and takes a slot for a store connection.
+    ///
+    /// # Errors
+    ///
+    /// A refusal: the store is down, or its tenant has as many requests with the store as it may.
+    pub(super) fn store_accepts(&self, now: Nanos) -> Result<(), Refusal> {
+        self.store.accepts(now)?;
+        let Payer { tenant, shadow, .. } = self.payer;
+        let most = self.store_slots.most;
+        let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
+        *self.store_slot.borrow_mut() = self.store_slots.slots.take(tenant, most);
+        if self.has_store_slot() || shadow { Ok(()) } else { Err(Refusal::of(Reason::Limit)) }
+    }
+
+    /// True if it has a slot for a store connection.
+    pub(super) fn has_store_slot(&self) -> bool {
+        self.store_slot.borrow().is_some()
+    }
+
+    /// Gives back its slot for a store connection.
+    pub(super) fn leave_store(&self) {
+        drop(self.store_slot.take());
+    }
+
         std::future::poll_fn(|cx| {
             self.register(Side::Reply, cx);
             self.granted.take().map_or(Poll::Pending, Poll::Ready)
@@ -279,7 +325,7 @@ impl QueuedRequest for QueuedCall {
     }
 
     fn store_accepts(&self, now: Nanos) -> Result<(), Refusal> {
-        self.call.store.accepts(now)
+        self.call.store_accepts(now)
     }
 }
 

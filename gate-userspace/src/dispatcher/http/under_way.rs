@@ -2,18 +2,17 @@
 
 use std::rc::Rc;
 
+use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use super::admitted::Attending;
 use super::call::{Call, Permit, QueuedCall, WaitsFor};
 use super::service::HttpService;
 use super::store::Outstanding;
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
-use crate::dispatcher::clients::memory_budget::MemoryShare;
-use crate::dispatcher::clients::slots::Slot;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::Charged;
-use crate::dispatcher::tenants::usage::RequestGuard;
 use crate::protocol::Refusal;
 
 /// A request that has been charged and is not done. Dropped, it gives back all that it holds.
@@ -21,25 +20,14 @@ use crate::protocol::Refusal;
 pub(super) struct UnderWay {
     pub(super) service: Rc<HttpService>,
     pub(super) call: Rc<Call>,
-    _holds: Holds,
+    _attending: Attending,
     outstanding: Option<Outstanding>,
 }
 
-/// The holdings of a request beside its permit.
-#[expect(dead_code, reason = "held until it is dropped")]
-#[derive(Debug)]
-pub(super) struct Holds {
-    /// Its part of what its tenant may have unanswered.
-    pub(super) request: Option<RequestGuard>,
-    /// Its tenant's slot for a store connection.
-    pub(super) slot: Option<Slot>,
-    pub(super) memory: MemoryShare,
-}
-
 impl UnderWay {
-    pub(super) fn new(service: Rc<HttpService>, call: Rc<Call>, holds: Holds) -> Self {
+    pub(super) fn new(service: Rc<HttpService>, call: Rc<Call>, attending: Attending) -> Self {
         service.calls.borrow_mut().push(Rc::downgrade(&call));
-        Self { service, call, _holds: holds, outstanding: None }
+        Self { service, call, _attending: attending, outstanding: None }
     }
 
     /// Takes a permit, or waits for one.
@@ -53,7 +41,7 @@ impl UnderWay {
         let mut charged = self.call.charged.get();
         if admission.take_permit(self.call.queue(), false) {
             self.call.permit.set(Permit::Held);
-            if let Err(refusal) = self.call.store.accepts(now) {
+            if let Err(refusal) = self.call.store_accepts(now) {
                 return Err(admission.refuse(&mut self.service.ledger.borrow_mut(), &charged, refusal));
             }
             admission.count_passed(&self.service.ledger.borrow(), &mut charged);
@@ -67,6 +55,10 @@ impl UnderWay {
             admission.enqueue(QueuedCall::new(Rc::clone(&self.call)), &[], now);
             self.call.granted().await?;
             self.call.permit.set(Permit::Held);
+        }
+        if !self.call.has_store_slot() {
+            // Refusals of its payer are only counted.
+            admission.refuse_unpriced(self.call.payer, Reason::Limit);
         }
         self.outstanding = Some(self.call.store.outstanding());
         Ok(())
@@ -118,6 +110,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.call.give_up();
+        self.call.leave_store();
         self.release();
     }
 }
