@@ -28,6 +28,7 @@ mod queue;
 mod random;
 mod smuggling;
 mod tls;
+mod tolerance;
 mod tools;
 
 /// Everyone on loopback, without a limit.

@@ -66,7 +66,7 @@ impl HttpService {
             self.admission.count_refusal(client.tenant.get(), reason);
             Refused { closes: true, ..Refusal::of(reason).into() }
         })?;
-        head::prepare_request(parts, |name| self.claims.contains(name))
+        head::prepare_request(parts, || self.store_host(), |name| self.claims.contains(name))
             .map_err(|fault| self.head_fault(&origin, fault))?;
         let (class, demand) = self.demand(origin.tenant, parts, length);
         self.write_origin(client, &origin, &mut parts.headers);

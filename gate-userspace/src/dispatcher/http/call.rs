@@ -101,6 +101,8 @@ pub(super) enum Failure {
     SlowBody,
     /// Its client broke off its body.
     BrokenBody,
+    /// Its body is no body.
+    MalformedBody,
     /// The store was silent for too long.
     Timeout,
 }
@@ -134,10 +136,10 @@ impl Call {
             features: Cell::new(features),
             connection,
             store,
-            permit: Cell::new(Permit::Absent),
-            sent: Cell::new(charged.at),
             store_slot: RefCell::default(),
             store_slots,
+            permit: Cell::new(Permit::Absent),
+            sent: Cell::new(charged.at),
             has_body_ended: Cell::new(false),
             is_measured: Cell::new(true),
             queue: Cell::default(),
@@ -156,8 +158,6 @@ impl Call {
         &self.queue
     }
 
-    /// Waits for its permit, or its refusal.
-    pub(super) async fn granted(&self) -> Result<(), Refusal> {
     /// Checks that the store takes it, and takes a slot for a store connection.
     ///
     /// # Errors
@@ -182,6 +182,8 @@ impl Call {
         drop(self.store_slot.take());
     }
 
+    /// Waits for its permit, or its refusal.
+    pub(super) async fn granted(&self) -> Result<(), Refusal> {
         std::future::poll_fn(|cx| {
             self.register(Side::Reply, cx);
             self.granted.take().map_or(Poll::Pending, Poll::Ready)

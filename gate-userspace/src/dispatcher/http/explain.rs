@@ -113,10 +113,12 @@ impl HttpService {
         let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let has_body =
             length.is_some_and(|length: u64| length > 0) || parts.headers.contains_key(TRANSFER_ENCODING);
-        head::prepare_request(parts, |name| self.claims.contains(name)).map_err(|fault| match fault {
-            HeadFault::Malformed => Refusal::of(Reason::Malformed),
-            HeadFault::Unsupported | HeadFault::Expectation => Refusal::of(Reason::Unsupported),
-        })?;
+        head::prepare_request(parts, || self.store_host(), |name| self.claims.contains(name)).map_err(
+            |fault| match fault {
+                HeadFault::Malformed => Refusal::of(Reason::Malformed),
+                HeadFault::Unsupported | HeadFault::Expectation => Refusal::of(Reason::Unsupported),
+            },
+        )?;
         let made = processed::target(self, parts, has_body);
         let (class, mut demand) = self.demand(tenant, parts, length);
         if matches!(made, Some(Err(_))) {

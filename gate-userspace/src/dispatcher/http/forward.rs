@@ -1,6 +1,8 @@
 //! A request that has been admitted, on its way to the store and back to the head of its answer.
 
+use std::error::Error as _;
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -8,7 +10,7 @@ use std::task::Poll;
 use gate_common::abi::Reason;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 
 use super::answer::Refused;
 use super::call::{Failure, Side};
@@ -68,8 +70,8 @@ pub(super) async fn pass_on(
     Ok(Response::from_parts(parts, ReplyBody::of_store(incoming, under_way, connection, size)))
 }
 
-/// Sends a request over a connection of the store. One that the store has closed meanwhile is replaced, as long as nothing
-/// of the request has been written.
+/// Sends a request over a connection of the store. One that the store has closed meanwhile is replaced: as often as nothing
+/// of the request has been written, and once, by a new one, for a request that may be done twice (RFC 9110, 9.2.2).
 async fn send(
     under_way: &UnderWay,
     mut request: Request<RequestBody>,
@@ -82,13 +84,17 @@ async fn send(
         admission.count_refusal(tenant, Reason::StoreDown);
         Refused::lost(status)
     };
+    let mut is_repeated = false;
     loop {
-        let mut connection = call.store.connection().await.map_err(|error| {
+        let connection =
+            if is_repeated { call.store.new_connection().await } else { call.store.connection().await };
+        let mut connection = connection.map_err(|error| {
             let refusal = error.refusal();
             admission.count_refusal(tenant, refusal.reason);
             Refused::from(refusal)
         })?;
         under_way.sent(has_body);
+        let again = if connection.is_reused && !has_body { copy_if_idempotent(&request) } else { None };
         let sending = connection.sender.try_send_request(request);
         let mut sending = pin!(sending);
         let result = poll_fn(|cx| {
@@ -108,20 +114,49 @@ async fn send(
                     admission.count_refusal(tenant, refusal.reason);
                     return Err(refusal.into());
                 }
-                (None, None) => {
-                    under_way.service.metrics.count(Event::StoreFailed);
-                    return Err(lost(StatusCode::BAD_GATEWAY));
-                }
+                (None, None) => match again.filter(|_| has_ended(error.error())) {
+                    Some(copy) => {
+                        is_repeated = true;
+                        request = copy;
+                    }
+                    None => {
+                        under_way.service.metrics.count(Event::StoreFailed);
+                        return Err(lost(StatusCode::BAD_GATEWAY));
+                    }
+                },
             },
             Err(failure) => return Err(ended_early(under_way, failure, lost)),
         }
     }
 }
 
+/// The same request, if its method may be done twice. It has no body.
+fn copy_if_idempotent(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+    let method = request.method();
+    let is_idempotent = method.is_safe() || *method == Method::PUT || *method == Method::DELETE;
+    is_idempotent.then(|| {
+        let mut copy = Request::new(Box::pin(NoBody) as RequestBody);
+        *copy.method_mut() = method.clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.headers_mut() = request.headers().clone();
+        copy
+    })
+}
+
+/// True if a connection has ended before it had an answer, which is not one that is garbled.
+fn has_ended(error: &hyper::Error) -> bool {
+    let is_of_socket = || error.source().is_some_and(|cause| cause.is::<io::Error>());
+    error.is_incomplete_message() || error.is_closed() || error.is_canceled() || is_of_socket()
+}
+
 /// The answer to a request that ends before the store has answered. An incomplete request does nothing.
 fn ended_early(under_way: &UnderWay, failure: Failure, lost: impl Fn(StatusCode) -> Refused) -> Refused {
     match failure {
         Failure::Refused(refusal) => Refused { closes: true, ..refusal.into() },
+        Failure::MalformedBody => {
+            under_way.service.admission.count_refusal(under_way.call.payer.tenant, Reason::Malformed);
+            Refused::with_status(Reason::Malformed, StatusCode::BAD_REQUEST)
+        }
         Failure::SlowBody | Failure::BrokenBody => {
             under_way.service.admission.count_refusal(under_way.call.payer.tenant, Reason::Limit);
             Refused::with_status(Reason::Limit, StatusCode::REQUEST_TIMEOUT)

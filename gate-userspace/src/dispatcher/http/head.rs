@@ -6,9 +6,12 @@
 //!
 //! **Hop by hop.** Fields that concern one connection (RFC 9110, 7.6.1) end here, as does whatever `Connection` names, but for
 //! those that frame or route a message. `Trailer` and `TE: trailers` are passed on, since trailers are.
+//!
+//! **Offers.** A server passes over an `Upgrade` that it does not want (RFC 9110, 7.8), and gate wants none. Only an offer that a
+//! client's next bytes depend on is refused: a WebSocket's.
 
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::uri::PathAndQuery;
@@ -26,14 +29,15 @@ pub(super) enum HeadFault {
     Expectation,
 }
 
-/// Checks a request, and removes what is not passed on. Afterwards it has a host, and the path of an origin. `Connection`
-/// removes no field for which `keeps` is true.
+/// Checks a request, and removes what is not passed on. Afterwards it has a host, which is `store` where an old client names
+/// none, and the path of an origin. `Connection` removes no field for which `keeps` is true.
 ///
 /// # Errors
 ///
 /// [`HeadFault`].
 pub(super) fn prepare_request(
     parts: &mut request::Parts,
+    store: impl Fn() -> String,
     keeps: impl Fn(&HeaderName) -> bool,
 ) -> Result<(), HeadFault> {
     if parts.method == Method::CONNECT {
@@ -47,16 +51,18 @@ pub(super) fn prepare_request(
     if is_chunked && headers.contains_key(CONTENT_LENGTH) {
         return Err(HeadFault::Malformed);
     }
-    if wants_upgrade(headers) {
+    unite_lengths(headers).map_err(|Garbled| HeadFault::Malformed)?;
+    if wants_websocket(headers) {
         return Err(HeadFault::Unsupported);
     }
     if headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return Err(HeadFault::Expectation);
     }
-    let host = host(&parts.uri, parts.version, headers).ok_or(HeadFault::Malformed)?;
+    let host = host(&parts.uri, parts.version, headers, store).ok_or(HeadFault::Malformed)?;
     let takes_trailers = takes_trailers(headers);
     remove_hop_by_hop(headers, keeps);
     headers.remove(EXPECT);
+    join_cookies(headers)?;
     if let Some(host) = host {
         headers.insert(HOST, host);
     }
@@ -81,17 +87,7 @@ pub(super) fn prepare_answer(parts: &mut response::Parts, length: Option<u64>) -
     if parts.status.is_informational() || (is_chunked && headers.contains_key(CONTENT_LENGTH)) {
         return Err(Garbled);
     }
-    let said = headers.get_all(CONTENT_LENGTH).iter().count();
-    if said > 1 || headers.get(CONTENT_LENGTH).is_some_and(|value| value.as_bytes().contains(&b',')) {
-        // They are equal, or hyper would have refused them.
-        let first = headers[CONTENT_LENGTH].as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
-        let first = HeaderValue::from_bytes(first.trim_ascii()).map_err(|_| Garbled)?;
-        headers.insert(CONTENT_LENGTH, first);
-    }
-    let digits = |value: &HeaderValue| value.as_bytes().iter().all(u8::is_ascii_digit) && !value.is_empty();
-    if headers.get(CONTENT_LENGTH).is_some_and(|value| !digits(value)) {
-        return Err(Garbled);
-    }
+    unite_lengths(headers)?;
     if parts.status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     }
@@ -134,9 +130,50 @@ fn check_length(headers: &HeaderMap) -> Option<bool> {
         .then_some(true)
 }
 
-/// True if it asks for another protocol. The one for HTTP/2 may be passed over, and is.
-fn wants_upgrade(headers: &HeaderMap) -> bool {
-    tokens(headers, &UPGRADE).any(|protocol| !protocol.eq_ignore_ascii_case(b"h2c"))
+/// Writes several equal lengths as one, in its only spelling.
+fn unite_lengths(headers: &mut HeaderMap) -> Result<(), Garbled> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let Some(first) = lengths.next() else { return Ok(()) };
+    let is_plain = |value: &HeaderValue| {
+        let digits = value.as_bytes();
+        digits.iter().all(u8::is_ascii_digit)
+            && (digits.len() == 1 || digits.first().is_some_and(|&byte| byte != b'0'))
+    };
+    if lengths.next().is_none() && is_plain(first) {
+        return Ok(());
+    }
+    let items = headers
+        .get_all(CONTENT_LENGTH)
+        .into_iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
+    let mut numbers = items.map(|item| {
+        let item = item.trim_ascii();
+        let is_number = !item.is_empty() && item.iter().all(u8::is_ascii_digit);
+        str::from_utf8(item).ok().filter(|_| is_number)?.parse::<u64>().ok()
+    });
+    let length = numbers.next().flatten().ok_or(Garbled)?;
+    if !numbers.all(|other| other == Some(length)) {
+        return Err(Garbled);
+    }
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(())
+}
+
+/// Joins the lines of `Cookie`, of which HTTP/2 makes several and HTTP/1.1 has one (RFC 9113, 8.2.3).
+fn join_cookies(headers: &mut HeaderMap) -> Result<(), HeadFault> {
+    if headers.get_all(COOKIE).iter().nth(1).is_none() {
+        return Ok(());
+    }
+    let lines: Vec<_> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let joined = HeaderValue::from_bytes(&lines.join(&b"; "[..])).map_err(|_| HeadFault::Malformed)?;
+    headers.insert(COOKIE, joined);
+    Ok(())
+}
+
+/// True if the client goes on as a WebSocket. Other offers are passed over, and one that `Connection` does not name is none.
+fn wants_websocket(headers: &HeaderMap) -> bool {
+    let has = |name, wanted: &[u8]| tokens(headers, name).any(|item| item.eq_ignore_ascii_case(wanted));
+    has(&UPGRADE, b"websocket") && has(&CONNECTION, b"upgrade")
 }
 
 fn takes_trailers(headers: &HeaderMap) -> bool {
@@ -151,7 +188,12 @@ fn tokens<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 }
 
 /// The host that a request is for, if it is not in its field already. `None` if there is none, or more than one.
-fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Option<Option<HeaderValue>> {
+fn host(
+    uri: &Uri,
+    version: Version,
+    headers: &HeaderMap,
+    store: impl Fn() -> String,
+) -> Option<Option<HeaderValue>> {
     let mut fields = headers.get_all(HOST).iter();
     let field = fields.next();
     if fields.next().is_some() || field.is_some_and(|field| !is_host(field.as_bytes())) {
@@ -169,7 +211,8 @@ fn host(uri: &Uri, version: Version, headers: &HeaderMap) -> Option<Option<Heade
             is_host(host.as_bytes()).then_some(Some(host))
         }
         (None, Some(_)) => Some(None),
-        (None, None) if version == Version::HTTP_10 => Some(Some(HeaderValue::from_static(""))),
+        // HTTP/1.1 has to name one (RFC 9112, 3.2).
+        (None, None) if version == Version::HTTP_10 => HeaderValue::try_from(store()).ok().map(Some),
         (None, None) => None,
     }
 }
@@ -215,7 +258,7 @@ mod tests {
     }
 
     fn prepare(parts: &mut request::Parts) -> Result<(), HeadFault> {
-        prepare_request(parts, |name| name == "kept")
+        prepare_request(parts, || "store:1".to_owned(), |name| name == "kept")
     }
 
     fn shown(headers: &HeaderMap) -> String {
@@ -249,6 +292,18 @@ mod tests {
                 "host: a",
             ),
             (&[("host", "a"), ("expect", "100-Continue"), ("proxy-authorization", "x")], "host: a"),
+            (&[("host", "a"), ("upgrade", "TLS/1.2"), ("connection", "upgrade")], "host: a"),
+            (&[("host", "a"), ("upgrade", "foo/2"), ("connection", "upgrade")], "host: a"),
+            (&[("host", "a"), ("upgrade", "websocket")], "host: a"),
+            (
+                &[("host", "a"), ("cookie", "a=1"), ("cookie", "b=2; c=3"), ("cookie", "d=4")],
+                "host: a; cookie: a=1; b=2; c=3; d=4",
+            ),
+            (
+                &[("host", "a"), ("content-length", "5"), ("content-length", "05")],
+                "host: a; content-length: 5",
+            ),
+            (&[("host", "a"), ("content-length", "05")], "host: a; content-length: 5"),
         ] {
             let mut parts = request("POST", "/", fields);
             assert_eq!(prepare(&mut parts), Ok(()), "{fields:?}");
@@ -260,8 +315,24 @@ mod tests {
     fn requests_of_two_meanings_and_tunnels_are_refused() {
         for (method, uri, fields, fault) in [
             ("CONNECT", "a:1", &[("host", "a")][..], HeadFault::Unsupported),
-            ("GET", "/", &[("host", "a"), ("upgrade", "websocket")], HeadFault::Unsupported),
-            ("GET", "/", &[("host", "a"), ("upgrade", "h2c, websocket")], HeadFault::Unsupported),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("connection", "Upgrade"), ("upgrade", "WebSocket")],
+                HeadFault::Unsupported,
+            ),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("connection", "x, upgrade"), ("upgrade", "h2c, websocket")],
+                HeadFault::Unsupported,
+            ),
+            (
+                "GET",
+                "/",
+                &[("host", "a"), ("content-length", "5"), ("content-length", "6")],
+                HeadFault::Malformed,
+            ),
             ("GET", "/", &[("host", "a"), ("transfer-encoding", "gzip, chunked")], HeadFault::Unsupported),
             ("GET", "/", &[("host", "a"), ("transfer-encoding", "chunked, chunked")], HeadFault::Unsupported),
             (
@@ -301,7 +372,7 @@ mod tests {
         let mut parts = request("GET", "/x", &[]);
         parts.version = Version::HTTP_10;
         assert_eq!(prepare(&mut parts), Ok(()));
-        assert_eq!(shown(&parts.headers), "host: ");
+        assert_eq!(shown(&parts.headers), "host: store:1");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The body of a request on its way to the store: bounded, charged and watched as it passes.
 
+use std::error::Error as _;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -76,6 +78,15 @@ impl PassingBody {
     }
 }
 
+/// Why a body has no next piece: its framing is wrong, or its client has left.
+fn why_broken(error: &hyper::Error) -> Failure {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    match cause.map(io::Error::kind) {
+        Some(ErrorKind::InvalidData | ErrorKind::InvalidInput) => Failure::MalformedBody,
+        _ => Failure::BrokenBody,
+    }
+}
+
 impl Body for PassingBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -98,7 +109,10 @@ impl Body for PassingBody {
             self.end();
             return Poll::Ready(None);
         };
-        let Ok(mut frame) = frame else { return self.fail(Failure::BrokenBody) };
+        let mut frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return self.fail(why_broken(&error)),
+        };
         if let Some(trailers) = frame.trailers_mut() {
             self.service.claims.remove_from_trailers(trailers);
         }

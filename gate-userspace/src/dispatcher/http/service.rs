@@ -154,6 +154,11 @@ impl HttpService {
         self.settings.backend.http.as_ref().expect("a service with this protocol has them")
     }
 
+    /// The host of the store, as its address is configured.
+    pub(super) fn store_host(&self) -> String {
+        self.settings.backend.address.to_string()
+    }
+
     /// True if there are as many clients as there may be. This holds in shadow mode too.
     pub(super) fn has_all_clients(&self) -> bool {
         let limits = self.limits.get();
@@ -174,7 +179,8 @@ impl HttpService {
 fn server() -> auto::Builder<LocalExecutor> {
     let mut server = auto::Builder::new(LocalExecutor);
     // Timeouts are of [`Connection`].
-    server.http1().timer(TokioTimer::new()).max_buf_size(BUFFER).header_read_timeout(None);
+    // A client may end its side behind its last request.
+    server.http1().timer(TokioTimer::new()).max_buf_size(BUFFER).header_read_timeout(None).half_close(true);
     server
         .http2()
         .timer(TokioTimer::new())

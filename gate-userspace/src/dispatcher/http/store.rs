@@ -112,6 +112,15 @@ impl Store {
                 return Ok(kept);
             }
         }
+        self.new_connection().await
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be connected to in time. It is down then.
+    pub(super) async fn new_connection(&self) -> Result<StoreConnection, StoreError> {
         self.connect().await.inspect_err(|error| self.failed(error))
     }
 
@@ -212,5 +221,6 @@ impl Drop for Outstanding {
 
 /// So many connections wait for the next requests of a thread.
 const MOST_KEPT: usize = 64;
-/// Servers close idle connections after 60 s or more.
-const KEPT_FOR: Nanos = Nanos::from_secs(30);
+/// Servers close idle connections after 5 s or more (Apache, Node.js, uvicorn). One that closes earlier costs a request that may be
+/// done twice nothing.
+const KEPT_FOR: Nanos = Nanos::from_secs(4);

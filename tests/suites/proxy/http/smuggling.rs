@@ -50,6 +50,8 @@ const REQUESTS: &[(&str, &str, Expected)] = &[
     ("content-length: \u{b9}\r\n", "BAD", Refused(&[400])),
     // The same length twice is one.
     ("content-length: 3\r\ncontent-length: 3\r\n", "abc", Seen("[3] [-]")),
+    ("content-length: 3\r\ncontent-length: 03\r\n", "abc", Seen("[3] [-]")),
+    ("content-length: 03\r\n", "abc", Seen("[3] [-]")),
     // Codings that are not `chunked`.
     ("transfer-encoding: gzip\r\n", "BAD", Refused(&[400])),
     ("transfer-encoding: identity\r\n", "BAD", Refused(&[400])),
