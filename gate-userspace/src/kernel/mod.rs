@@ -46,6 +46,7 @@ mod shape;
 mod sizes;
 pub mod stacking;
 mod trace;
+pub mod unsent;
 
 pub use arrays::pinned_shapes;
 pub use cleared::{Cleared, LastValues};

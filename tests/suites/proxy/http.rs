@@ -30,6 +30,7 @@ mod smuggling;
 mod tls;
 mod tolerance;
 mod tools;
+mod unread;
 
 /// Everyone on loopback, without a limit.
 pub(super) const OPEN: &str =

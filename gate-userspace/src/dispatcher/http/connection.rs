@@ -6,12 +6,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use gate_common::units::Nanos;
 
 use super::head::BUFFER;
+use super::unread::{Readers, Reading, Unread};
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::clients::slots::Slot;
@@ -52,8 +53,9 @@ pub(super) struct Connection {
     ended: Cell<Option<CloseCause>>,
     drains: Cell<bool>,
     waker: RefCell<Option<Waker>>,
-    /// By body of gate's own that the client is reading: when it took a piece last.
-    readers: RefCell<Vec<Weak<Cell<Nanos>>>>,
+    readers: Readers,
+    /// The part of what was written that the client has not read.
+    pub(super) unread: Unread,
     /// Requests that wait for the next round, and who reads then.
     held: Cell<usize>,
     reader: RefCell<Option<Waker>>,
@@ -62,10 +64,6 @@ pub(super) struct Connection {
 /// A request that waits for the next round, as long as this is there.
 #[derive(Debug)]
 pub(super) struct ReadPause(Rc<Connection>);
-
-/// A body of gate's own that a client reads, as long as this is there.
-#[derive(Debug)]
-pub(super) struct Reading(Rc<Cell<Nanos>>);
 
 /// A request of a connection that is not answered, as long as this is there.
 #[derive(Debug)]
@@ -99,7 +97,8 @@ impl Connection {
             ended: Cell::new(None),
             drains: Cell::new(false),
             waker: RefCell::default(),
-            readers: RefCell::default(),
+            readers: Readers::default(),
+            unread: Unread::default(),
             held: Cell::new(0),
             reader: RefCell::default(),
         }
@@ -177,6 +176,9 @@ impl Connection {
     /// Ends it at once.
     pub(super) fn end(&self, why: CloseCause) {
         if self.ended.get().is_none() {
+            if why == CloseCause::SlowReader {
+                self.unread.give_up();
+            }
             self.ended.set(Some(why));
             self.wake();
         }
@@ -225,10 +227,12 @@ impl Connection {
         if self.is_unknown() && now.saturating_sub(self.begun) > limits.unknown_timeout {
             return self.end(CloseCause::Idle);
         }
+        if self.unread.is_stalled(limits.client_timeout, now)
+            || self.readers.has_slow(limits.client_timeout, now)
+        {
+            return self.end(CloseCause::SlowReader);
+        }
         if self.in_flight.get() > 0 {
-            if self.has_slow_reader(limits.client_timeout, now) {
-                self.end(CloseCause::SlowReader);
-            }
             return;
         }
         let since = |cell: &Cell<Option<Nanos>>| {
@@ -258,12 +262,6 @@ impl Connection {
         }
     }
 
-    fn has_slow_reader(&self, most: Nanos, now: Nanos) -> bool {
-        let readers = &mut *self.readers.borrow_mut();
-        readers.retain(|since| since.strong_count() > 0);
-        readers.iter().filter_map(Weak::upgrade).any(|since| now.saturating_sub(since.get()) > most)
-    }
-
     fn wake(&self) {
         if let Some(waker) = &*self.waker.borrow() {
             waker.wake_by_ref();
@@ -272,18 +270,14 @@ impl Connection {
 }
 
 impl InFlight {
-    /// Its client begins to read an answer of gate's own, which takes more than one piece.
-    pub(super) fn reading(&self, now: Nanos) -> Reading {
-        let since = Rc::new(Cell::new(now));
-        self.0.readers.borrow_mut().push(Rc::downgrade(&since));
-        Reading(since)
+    /// True if its connection carries several requests at a time, of which each may be read or not.
+    pub(super) fn is_http2(&self) -> bool {
+        self.0.is_http2.get() == Some(true)
     }
-}
 
-impl Reading {
-    /// The client takes another piece.
-    pub(super) fn progress(&self, now: Nanos) {
-        self.0.set(now);
+    /// Its client begins to read an answer.
+    pub(super) fn reading(&self, now: Nanos) -> Reading {
+        self.0.readers.begin(now)
     }
 }
 
@@ -403,7 +397,7 @@ mod tests {
             assert_eq!(client.ended.get(), None, "{now}");
         }
         slow.progress(at(2));
-        drop(quick);
+        quick.pause();
         client.check_timeout(&limits, at(4));
         assert_eq!(client.ended.get(), None);
         client.check_timeout(&limits, at(5));

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
@@ -134,12 +135,13 @@ async fn serve_plainly(
     may_have_header: bool,
     connection: &Rc<Connection>,
 ) -> CloseCause {
+    let fd = socket.as_raw_fd();
     let (mut read, write) = socket.into_split();
     if may_have_header && begins_with_one(&mut read).await {
         reject_header(&**service, connection.source, &Rejected::Untrusted);
         return CloseCause::ClientLeft;
     }
-    serve(service, &service.server, tokio::io::join(read, write), connection).await
+    serve(service, &service.server, (tokio::io::join(read, write), fd), connection).await
 }
 
 /// Serves a connection by TLS from its handshake on, and says why it has ended. Its version is the one that was chosen in the
@@ -172,7 +174,8 @@ async fn serve_securely(
     connection.note_socket(socket.memory());
     let server = service.server.clone();
     let server = if socket.speaks(tls::HTTP2) { server.http2_only() } else { server.http1_only() };
-    serve(service, &server, socket, connection).await
+    let fd = socket.fd();
+    serve(service, &server, (socket, fd), connection).await
 }
 
 /// The answer to a request that comes plainly where TLS is spoken.
@@ -183,15 +186,15 @@ fn plain_refusal() -> Vec<u8> {
     [head.as_bytes(), length.as_bytes(), &text].concat()
 }
 
-/// Serves a connection over a stream of any kind, and says why it has ended.
+/// Serves a connection over a stream of any kind, which is over this socket, and says why it has ended.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     service: &Rc<HttpService>,
     server: &auto::Builder<LocalExecutor>,
-    stream: S,
+    (stream, fd): (S, RawFd),
     connection: &Rc<Connection>,
 ) -> CloseCause {
     let requests = service_fn(|request| exchange::answer(Rc::clone(service), Rc::clone(connection), request));
-    let stream = TokioIo::new(Meter::new(stream, Rc::clone(connection)));
+    let stream = TokioIo::new(Meter::new(stream, fd, Rc::clone(connection)));
     let mut serving = pin!(server.serve_connection(stream, requests));
     let mut drains = false;
     poll_fn(|cx| {

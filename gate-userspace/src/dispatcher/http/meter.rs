@@ -1,6 +1,7 @@
 //! A client's stream, and what passes it. It is not read while reads are paused.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -9,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 
-/// A stream of any kind, whose connection is told what has been read.
+/// A stream of any kind, whose connection is told what has been read and written.
 #[derive(Debug)]
 pub(super) struct Meter<S> {
     stream: S,
@@ -17,8 +18,23 @@ pub(super) struct Meter<S> {
 }
 
 impl<S> Meter<S> {
-    pub(super) fn new(stream: S, connection: Rc<Connection>) -> Self {
+    /// That of a connection over this socket.
+    pub(super) fn new(stream: S, socket: RawFd, connection: Rc<Connection>) -> Self {
+        connection.unread.open(socket);
         Self { stream, connection }
+    }
+
+    fn note_written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(len)) = result {
+            self.connection.unread.wrote(len);
+        }
+        result
+    }
+}
+
+impl<S> Drop for Meter<S> {
+    fn drop(&mut self) {
+        self.connection.unread.close();
     }
 }
 
@@ -43,7 +59,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Meter<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Meter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note_written(result)
     }
 
     fn poll_write_vectored(
@@ -51,7 +68,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Meter<S> {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.note_written(result)
     }
 
     fn is_write_vectored(&self) -> bool {

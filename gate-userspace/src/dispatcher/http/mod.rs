@@ -8,7 +8,7 @@
 //!  front.rs       head.rs, identity.rs                admitted.rs, forward.rs           store.rs   forward.rs
 //! ```
 //!
-//! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket.
+//! - [`front`]: a client's connection, from its slot to its end. [`connection`]: its state. [`meter`]: what passes its socket. [`unread`]: what its client has not taken.
 //! - [`exchange`]: every step of a request. Start here. [`admitted`]: the steps before the queue.
 //! - [`cached`]: the cache, where there is one. [`forward`]: from there to the head of the store's answer.
 //! - [`processed`]: originals that are downloaded and processed, each once. [`blobs`]: where the processor fetches them.
@@ -45,5 +45,6 @@ mod request_body;
 pub(super) mod service;
 mod store;
 mod under_way;
+mod unread;
 pub(super) mod upkeep;
 mod upstreams;

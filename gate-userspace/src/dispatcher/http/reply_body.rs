@@ -10,10 +10,11 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
 use super::call::{Side, WaitsFor};
-use super::connection::{InFlight, Reading};
+use super::connection::InFlight;
 use super::request_body::BrokenOff;
 use super::store::{BodyError, StoreConnection};
 use super::under_way::UnderWay;
+use super::unread::Reading;
 use crate::cache::Gathered;
 use crate::clock;
 
@@ -21,6 +22,8 @@ use crate::clock;
 #[derive(Debug)]
 pub(super) struct ReplyBody {
     source: Source,
+    /// `None` if the client has all the time that its connection has.
+    reading: Option<Reading>,
     _in_flight: Option<InFlight>,
 }
 
@@ -39,8 +42,6 @@ enum Source {
 #[derive(Debug)]
 struct LongReply {
     rest: Bytes,
-    /// `None` if the client has all the time that its connection has.
-    reading: Option<Reading>,
     /// Ends before the next piece, when the runtime has looked for what has come for others.
     yielding: Option<Yielding>,
 }
@@ -74,14 +75,15 @@ impl ReplyBody {
         let source = match bytes.len() {
             0 => Source::Whole(None),
             1..=AT_ONCE => Source::Whole(Some(bytes)),
-            _ => Source::Long(LongReply { rest: bytes, reading: None, yielding: None }),
+            _ => Source::Long(LongReply { rest: bytes, yielding: None }),
         };
-        Self { source, _in_flight: None }
+        Self { source, reading: None, _in_flight: None }
     }
 
     /// The rest of a body, after the pieces of it that have been gathered.
     pub(super) fn after(self, pieces: VecDeque<Bytes>, gathered: Gathered) -> Self {
-        Self { source: Source::After(pieces, gathered, Box::new(self)), _in_flight: None }
+        let source = Source::After(pieces, gathered, Box::new(self));
+        Self { source, reading: None, _in_flight: None }
     }
 
     /// Notes that the client has taken a piece of what came before.
@@ -104,19 +106,21 @@ impl ReplyBody {
             reply.complete();
             return Self::whole(Vec::new());
         }
-        Self { source: Source::Store(Box::new(reply)), _in_flight: None }
+        // It is the client's turn until it asks for more.
+        reply.under_way.call.waits_for(WaitsFor::Reader, clock::monotonic());
+        Self { source: Source::Store(Box::new(reply)), reading: None, _in_flight: None }
     }
 
-    /// The same, which ends the request of its client when it is dropped.
+    /// The same, which ends the request of its client when it is dropped. A body that the client may leave unread beside
+    /// others that it reads is watched by itself.
     pub(super) fn with(self, in_flight: InFlight) -> Self {
-        let source = match self.source {
-            Source::Long(long) => {
-                let reading = Some(in_flight.reading(clock::monotonic()));
-                Source::Long(LongReply { reading, ..long })
-            }
-            source => source,
+        let is_watched = match &self.source {
+            Source::Whole(None) => false,
+            Source::Long(_) => true,
+            Source::Whole(Some(_)) | Source::Store(_) | Source::After(..) => in_flight.is_http2(),
         };
-        Self { source, _in_flight: Some(in_flight) }
+        let reading = is_watched.then(|| in_flight.reading(clock::monotonic()));
+        Self { source: self.source, reading, _in_flight: Some(in_flight) }
     }
 }
 
@@ -129,7 +133,6 @@ impl LongReply {
             ready!(yielding.0.as_mut().poll(cx));
         }
         self.yielding = Some(Yielding(Box::pin(yield_now())));
-        self.reading.iter().for_each(|reading| reading.progress(clock::monotonic()));
         Poll::Ready(Some(self.rest.split_to(PIECE.min(self.rest.len()))))
     }
 }
@@ -185,7 +188,7 @@ impl Body for ReplyBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.source {
+        let polled = match &mut self.source {
             Source::Whole(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Source::Long(long) => long.poll(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece)))),
             Source::Store(reply) => reply.poll(cx),
@@ -197,7 +200,11 @@ impl Body for ReplyBody {
                 }
                 None => Pin::new(&mut **rest).poll_frame(cx),
             },
+        };
+        if let Some(reading) = &self.reading {
+            if polled.is_ready() { reading.progress(clock::monotonic()) } else { reading.pause() }
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
