@@ -19,8 +19,10 @@ pub struct Cache {
     pub disk: u64,
     /// The longest body that is kept, in bytes; 1 KiB to 1 GiB, and at most a quarter of `disk`.
     pub max_object: u64,
-    /// Fields of requests that are part of the key, and so the only ones that are sent to the origin; in lower case.
+    /// Fields of requests that are part of the key; in lower case.
     pub key: Vec<String>,
+    /// True if the answer to a client's own request is kept too, though the request had fields that are not part of the key.
+    pub keep_own: bool,
     /// With whom a tenant shares what is kept for it.
     pub dedup: Dedup,
 }
@@ -64,6 +66,7 @@ fn of_table(s: &mut Section<'_>, names_tenant: bool) -> Option<Cache> {
     }
     key.sort_unstable();
     key.dedup();
+    let keep_own = s.get("keep_own", one_of(&SWITCH)).unwrap_or(false);
     let dedup = s.get("dedup", one_of(&DEDUP));
     if dedup == Some(Dedup::Service) && names_tenant {
         let message = "would give one tenant the answers that the store has for another, which it knows by \
@@ -71,7 +74,7 @@ fn of_table(s: &mut Section<'_>, names_tenant: bool) -> Option<Cache> {
         s.fault("dedup", message.to_owned());
     }
     let dedup = dedup.unwrap_or(if names_tenant { Dedup::Tenant } else { Dedup::Service });
-    Some(Cache { dir: dir?, memory, disk, max_object, key, dedup })
+    Some(Cache { dir: dir?, memory, disk, max_object, key, keep_own, dedup })
 }
 
 /// A field that may be part of a key: one that says who asks would make each answer one client's.
@@ -85,6 +88,7 @@ fn key_field(text: &str) -> Result<String, Wrong> {
     Ok(name)
 }
 
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const DEDUP: [(&str, Dedup); 2] = [("service", Dedup::Service), ("tenant", Dedup::Tenant)];
 const UNFIT: [&str; 14] = [
     "authorization",

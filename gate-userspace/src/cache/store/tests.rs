@@ -32,6 +32,7 @@ fn settings(directory: &Directory) -> config::Cache {
         disk: 16 << 20,
         max_object: 1 << 20,
         key: Vec::new(),
+        keep_own: false,
         dedup: Dedup::Service,
     }
 }

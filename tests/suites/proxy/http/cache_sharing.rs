@@ -2,10 +2,11 @@
 
 use anyhow::{Result, ensure};
 use gate_tests::http_client::HttpClient;
+use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 
 use super::cache::{Directory, FRESH, Origin, gate, status, wait_open};
-use super::{client, client_from};
+use super::{OPEN, client, client_from};
 
 /// Fields that a browser sends and that are part of no key.
 const OWN: &str = "user-agent: me\r\naccept-language: de\r\n";
@@ -197,5 +198,33 @@ fn codings_that_mean_the_same_are_fetched_once() -> Result<()> {
     }
     let asked = origin.asked();
     ensure!(asked.len() == 1 && asked[0].contains("accept-encoding: br, gzip\r\n"), "{asked:?}");
+    Ok(())
+}
+
+#[test]
+fn the_answer_to_an_own_request_is_kept_where_that_is_wanted() -> Result<()> {
+    let directory = Directory::new("keep-own");
+    let origin = Origin::start()?;
+    let service = directory.cache(", keep_own = \"on\"");
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let client = &mut client(&gate)?;
+    for (number, (fields, fetches)) in [
+        (FRESH, 1),
+        ("cache-control: max-age=60\r\nvary: accept-language\r\n", 3),
+        ("cache-control: private\r\n", 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/{number}");
+        origin.put(&path, fields, "x");
+        for _ in 0..3 {
+            ensure!(client.ask(&format!("GET {path}"), OWN)?.text() == "x");
+        }
+        let asked = origin.asked();
+        ensure!(asked.len() == fetches, "{fields}: {asked:?}");
+        ensure!(asked.iter().all(|head| head.contains("user-agent: me")), "{fields}: {asked:?}");
+    }
     Ok(())
 }

@@ -6,7 +6,7 @@
 use hyper::Method;
 use hyper::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue,
-    IF_MATCH, IF_UNMODIFIED_SINCE,
+    IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 use hyper::http::request::Parts;
 
@@ -102,6 +102,12 @@ impl Lookup {
         [IF_MATCH, IF_UNMODIFIED_SINCE].iter().any(|name| self.request.headers.contains_key(name))
     }
 
+    /// The client's own request, for a whole answer: conditions and ranges are judged when it is there.
+    pub(super) fn own_request(&self, mut parts: Parts) -> Parts {
+        JUDGED_HERE.iter().for_each(|name| drop(parts.headers.remove(name)));
+        parts
+    }
+
     /// The request to the origin, on behalf of all who ask for the same: the fields of the key, those that say what else is
     /// part of it, and the address of the client that asks. An origin that refuses that address refuses the fetch.
     pub(super) fn to_origin(&self) -> Option<Parts> {
@@ -166,6 +172,8 @@ fn says(headers: &HeaderMap, directive: &str) -> bool {
     directives.any(|said| said.trim_ascii().eq_ignore_ascii_case(directive.as_bytes()))
 }
 
+/// Conditions and ranges.
+const JUDGED_HERE: [HeaderName; 4] = [IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE];
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// Longer paths are not kept: each is held in memory and on disk.
@@ -185,6 +193,7 @@ mod tests {
             disk: 0,
             max_object: 0,
             key: vec!["accept-encoding".to_owned()],
+            keep_own: false,
             dedup: Dedup::Service,
         };
         let request = Request::builder().method(method).uri(target).header(HOST, "A").header(name, value);

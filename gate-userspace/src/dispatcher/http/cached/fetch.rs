@@ -63,6 +63,8 @@ pub(super) fn is_failure(status: StatusCode) -> bool {
 pub(super) struct Fetch {
     cache: Arc<Cache>,
     asked: Lookup,
+    /// The client's own request, in the place of one for all.
+    own: Option<request::Parts>,
     stale: Option<Stale>,
     lead: Lead<StoredResponse>,
     holder: Holder,
@@ -91,12 +93,12 @@ pub(in crate::dispatcher::http) enum Gathering {
 impl Fetch {
     pub(super) fn new(
         cache: Arc<Cache>,
-        asked: Lookup,
+        (asked, own): (Lookup, Option<request::Parts>),
         stale: Option<Stale>,
         lead: Lead<StoredResponse>,
         holder: Holder,
     ) -> Self {
-        Self { cache, asked, stale, lead, holder }
+        Self { cache, asked, own, stale, lead, holder }
     }
 
     /// Fetches by a request that has been admitted.
@@ -117,7 +119,8 @@ impl Fetch {
 
     async fn run(self, under_way: UnderWay) -> Fetched {
         self.cache.count(CacheEvent::Fetched);
-        let Some(mut request) = self.asked.to_origin() else { return Fetched::Again };
+        let own = self.own.clone();
+        let Some(mut request) = own.or_else(|| self.asked.to_origin()) else { return Fetched::Again };
         if let Some((_, validators)) = &self.stale {
             request.headers.extend(validators.iter().cloned());
         }
@@ -147,6 +150,7 @@ impl Fetch {
 
     /// The origin says that what is kept still holds.
     async fn not_modified(self, stale: &Arc<StoredResponse>, head: &response::Parts) -> Fetched {
+        let is_excluded = self.is_excluded();
         let Self { cache, asked, lead, .. } = self;
         let now = clock::realtime();
         let body = cache.body(stale).await;
@@ -161,7 +165,7 @@ impl Fetch {
             // It holds, and is not to be kept any longer, or not for this client.
             cache.forget(&asked.key, &asked.fields);
             lead.complete(Outcome::NotShared);
-            if asked.says_more() {
+            if is_excluded {
                 cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
                 return Fetched::Again;
             }
@@ -228,9 +232,15 @@ impl Fetch {
         }
     }
 
+    /// True if the client has said more than the origin was told.
+    fn is_excluded(&self) -> bool {
+        self.own.is_none() && self.asked.says_more()
+    }
+
     /// Passes an answer to the client that leads, unless it may depend on what that says beside the key. What was kept before it
     /// no longer holds, unless the origin has failed.
     fn pass_to_leader(self, why: CacheEvent, response: Response<ReplyBody>) -> Fetched {
+        let is_ones_own = why == CacheEvent::NotStored && self.is_excluded();
         let Self { cache, asked, stale, lead, .. } = self;
         cache.count(why);
         let status = response.status();
@@ -239,7 +249,6 @@ impl Fetch {
         }
         let is_overloaded = is_failure(status) && status != StatusCode::INTERNAL_SERVER_ERROR
             || status == StatusCode::TOO_MANY_REQUESTS;
-        let is_ones_own = why == CacheEvent::NotStored && asked.says_more();
         // Another time there may be room, or an answer.
         if why == CacheEvent::TooLong || is_ones_own && !is_overloaded {
             cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use hyper::body::Bytes;
-use hyper::header::{HeaderName, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE};
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use tokio::sync::watch;
@@ -38,7 +37,8 @@ impl Asking {
         let may_fetch = parts.method == Method::GET && !asked.has_precondition();
         for _ in 0..ATTEMPTS {
             let now = clock::monotonic();
-            let joined = may_fetch.then(|| join(cache, &asked, stale.as_ref(), now)).flatten();
+            let (is_alone, joined) =
+                if may_fetch { join(cache, &asked, stale.as_ref(), now) } else { (false, None) };
             match joined {
                 None => break,
                 Some(Joined::Leader(lead)) => {
@@ -47,8 +47,15 @@ impl Asking {
                         Ok(under_way) => under_way,
                         Err(refused) => return self.stale_or(cache, &asked, stale, refused).await,
                     };
-                    let fetch =
-                        Fetch::new(Arc::clone(cache), asked.clone(), stale.take(), lead, self.holder());
+                    let is_own = is_alone && asked.says_more();
+                    let own = is_own.then(|| asked.own_request(parts.clone()));
+                    let fetch = Fetch::new(
+                        Arc::clone(cache),
+                        (asked.clone(), own),
+                        stale.take(),
+                        lead,
+                        self.holder(),
+                    );
                     match fetch.start(under_way).await {
                         Fetched::Kept(kept, body, source) => {
                             return serve::respond(&asked, &kept, &body, source);
@@ -99,8 +106,7 @@ impl Asking {
             let result = self.pass(parts, None).await;
             return self.whole_answer(cache, asked, stale, result).await;
         };
-        let mut request = parts.clone();
-        JUDGED_HERE.iter().for_each(|name| drop(request.headers.remove(name)));
+        let mut request = asked.own_request(parts.clone());
         request.headers.extend(validators.iter().cloned());
         let result = self.pass(request, None).await;
         let Some((kept, _)) = stale.as_ref().filter(|_| is_not_modified(&result)) else {
@@ -178,7 +184,7 @@ impl Asking {
     pub(super) fn refresh(&self, cache: &Arc<Cache>, asked: Lookup, stale: Stale) {
         let Joined::Leader(lead) = cache.join(&asked.key, &asked.fields) else { return };
         if let Ok(under_way) = self.service.admit(&self.client, &self.offer, clock::monotonic()) {
-            let fetch = Fetch::new(Arc::clone(cache), asked, Some(stale), lead, self.holder());
+            let fetch = Fetch::new(Arc::clone(cache), (asked, None), Some(stale), lead, self.holder());
             fetch.start_refresh(under_way);
         }
     }
@@ -195,13 +201,20 @@ impl Asking {
     }
 }
 
-/// The part of a request in a fetch of what is kept; `None` if it has to go as its own.
-fn join(cache: &Cache, asked: &Lookup, stale: Option<&Stale>, now: Nanos) -> Option<Joined<StoredResponse>> {
+/// The part of a request in a fetch of what is kept, and true if nobody follows it; `None` if it has to go as its own.
+fn join(
+    cache: &Cache,
+    asked: &Lookup,
+    stale: Option<&Stale>,
+    now: Nanos,
+) -> (bool, Option<Joined<StoredResponse>>) {
     let kept = stale.map(|(kept, _)| &**kept);
-    if cache.is_shareable(&asked.key, &asked.fields, kept, now) {
-        return Some(cache.join(&asked.key, &asked.fields));
+    let is_shareable = cache.is_shareable(&asked.key, &asked.fields, kept, now);
+    if is_shareable {
+        return (false, Some(cache.join(&asked.key, &asked.fields)));
     }
-    (!asked.says_more()).then(|| Joined::Leader(cache.fetch_alone(&asked.key, &asked.fields)))
+    let may_keep = cache.settings.keep_own || !asked.says_more();
+    (true, may_keep.then(|| Joined::Leader(cache.fetch_alone(&asked.key, &asked.fields))))
 }
 
 fn is_not_modified(result: &Result<Response<ReplyBody>, Refused>) -> bool {
@@ -210,5 +223,3 @@ fn is_not_modified(result: &Result<Response<ReplyBody>, Refused>) -> bool {
 
 /// How often a request leads or follows before it is passed on by itself.
 const ATTEMPTS: usize = 3;
-/// Conditions and ranges, which are judged by the kept answer once the origin has been asked about it.
-const JUDGED_HERE: [HeaderName; 4] = [IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, RANGE];
