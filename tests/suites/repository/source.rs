@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// The workspace's directory.
 pub(crate) fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    // This package lies in tests/suites/repository.
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).unwrap()
 }
 
 /// The Rust files at or below `path`, at least one.

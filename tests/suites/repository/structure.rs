@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use super::source::workspace;
+
 /// The folder whose files are read.
 const ROOT: &str = "gate-userspace/src";
 
@@ -255,7 +257,7 @@ fn of_dispatcher() -> Imports {
 
 /// Each import of another file, as importing and imported file.
 fn imports() -> Imports {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(ROOT);
+    let root = workspace().join(ROOT);
     let mut files = BTreeMap::new();
     collect(&root, "", &mut files);
     let modules: BTreeMap<Vec<String>, &String> = files.keys().map(|file| (module(file), file)).collect();

@@ -26,13 +26,14 @@ const ALLOWED: [&str; 16] = [
 ];
 
 /// The crates of the workspace.
-const CRATES: [&str; 7] = [
+const CRATES: [&str; 8] = [
     "gate-common",
     "gate-ebpf",
     "gate-userspace",
     "gate-userspace/policy",
     "gate-userspace/protocol",
     "tests",
+    "tests/suites/repository",
     "xtask",
 ];
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The suite that reads the source alone, for which nothing has to be built.
+/// The suite that reads the source alone, for which nothing has to be built: a package without dependencies.
 const REPOSITORY: &str = "repository";
 
 /// A suite, or one module of it.
