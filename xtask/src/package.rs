@@ -12,7 +12,6 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use crate::run::features;
 use crate::setup::{self, Purpose};
 use crate::{ebpf, paths, sh};
 
@@ -189,7 +188,6 @@ fn build() -> Result<PathBuf> {
     eprintln!("building gate for the package; the first time this takes minutes");
     let mut cargo = sh::cargo();
     cargo.args(["build", "--quiet", "--locked", "--profile", "dist", "--package", "gate-userspace"]);
-    cargo.args(features());
     cargo.env("GATE_EBPF_OBJECT", paths::object()).env("GATE_EBPF_TRACE_OBJECT", paths::trace_object());
     sh::stream(&mut cargo)?;
     Ok(paths::target().join("dist/gate"))

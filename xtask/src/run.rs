@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -135,17 +135,7 @@ fn build(xdp: bool) -> Result<PathBuf> {
 /// If it does not build.
 pub fn build_gate() -> Result<()> {
     let build = ["build", "--quiet", "--release", "--package", "gate-userspace"];
-    sh::stream(sh::cargo().args(build).args(features()))
-}
-
-/// The arguments that give gate all features that can be built here: `etcd` needs protoc, and the messages that come with it,
-/// which Debian has in a package of their own.
-#[must_use]
-pub fn features() -> &'static [&'static str] {
-    let protoc = sh::find("protoc").and_then(|protoc| protoc.canonicalize().ok());
-    let place = protoc.as_deref().and_then(Path::parent).and_then(Path::parent);
-    let messages = place.map(|place| place.join("include/google/protobuf/descriptor.proto"));
-    if messages.is_some_and(|file| file.exists()) { &["--features", "gate-userspace/etcd"] } else { &[] }
+    sh::stream(sh::cargo().args(build))
 }
 
 /// `20s`, `5min`: whole numbers with a unit.

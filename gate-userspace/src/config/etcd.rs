@@ -8,9 +8,6 @@ use super::units::Wrong;
 /// Reads `etcd`: URLs of the members of one cluster, distinct; none if the key is absent or wrong.
 pub(super) fn etcd(s: &mut Section<'_>) -> Vec<String> {
     let mut endpoints: Vec<String> = Vec::new();
-    if s.has("etcd") && !cfg!(feature = "etcd") {
-        s.fault("etcd", "needs a gate that was built with the feature etcd; this one was not".to_owned());
-    }
     for item in s.list("etcd", endpoint) {
         if endpoints.contains(&item.value) {
             item.fault("is listed twice");
@@ -79,7 +76,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "etcd")]
     fn an_owner_by_etcd_has_an_address_and_no_limits_of_its_own() {
         const TLS: &str = "tls = { ca = \"/a\", certificate = \"/c\", key = \"/k\" }";
         const SECURE: &str = r#"etcd = ["https://etcd.example:2379"]"#;
@@ -107,13 +103,6 @@ mod tests {
             };
             assert!(fits, "{section}: {faults:?}");
         }
-    }
-
-    #[test]
-    #[cfg(not(feature = "etcd"))]
-    fn a_gate_without_the_feature_says_so() {
-        let faults = faults(r#"etcd = ["http://127.0.0.1:2379"]"#);
-        assert!(faults[0].contains("needs a gate that was built with the feature etcd"), "{faults:?}");
     }
 
     #[test]

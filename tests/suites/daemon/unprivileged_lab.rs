@@ -274,7 +274,7 @@ fn without_root_a_fleet_says_what_it_lacks() {
     let output = command.args(["run", "--fleet"]).env("PATH", "/nonexistent").output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{error}");
-    for said in ["protobuf-compiler", "etcd-server", "sudo apt-get install"] {
+    for said in ["python3-pip", "etcd-server", "sudo apt-get install"] {
         assert!(error.contains(said), "{error}");
     }
 }

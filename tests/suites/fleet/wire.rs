@@ -1,26 +1,46 @@
-//! The code of the messages is what `quota.proto` says.
+//! The code of messages is what the protos say.
 
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
+/// The protos, with the package that each names; true for those whose services are gate's own.
+const PROTOS: [(&str, &str, bool); 2] = [
+    ("gate-userspace/src/fleet/etcd/api/etcd.proto", "etcdserverpb", false),
+    ("gate-userspace/src/fleet/wire/quota.proto", "gate.quota.v1", true),
+];
+
 #[test]
-fn the_messages_are_those_of_the_proto() -> Result<()> {
-    let wire = Path::new(env!("CARGO_MANIFEST_DIR")).join("../gate-userspace/src/fleet/wire");
-    let made = std::env::temp_dir().join(format!("gate-wire-{}", std::process::id()));
-    std::fs::create_dir(&made)?;
-    let compiled = tonic_prost_build::configure()
-        .out_dir(&made)
-        .compile_protos(&[wire.join("quota.proto")], std::slice::from_ref(&wire));
-    let text = compiled.and_then(|()| std::fs::read_to_string(made.join("gate.quota.v1.rs")));
-    std::fs::remove_dir_all(&made)?;
-    let text =
-        text.context("protoc is in Debian's package protobuf-compiler; `cargo xtask setup` installs it")?;
-    let committed = std::fs::read_to_string(wire.join("generated.rs"))?;
-    if text != committed {
-        let new = wire.join("generated.rs.new");
-        std::fs::write(&new, text)?;
-        ensure!(false, "generated.rs is not what quota.proto says; put {} in its place", new.display());
+fn the_messages_are_those_of_the_protos() -> Result<()> {
+    for (proto, package, serves) in PROTOS {
+        let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(proto);
+        let text = generate(&proto, package, serves)?;
+        let committed = proto.with_file_name("generated.rs");
+        if text != std::fs::read_to_string(&committed).unwrap_or_default() {
+            let new = proto.with_file_name("generated.rs.new");
+            std::fs::write(&new, text)?;
+            ensure!(
+                false,
+                "{} is not what {} says; put {} in its place",
+                committed.display(),
+                proto.display(),
+                new.display()
+            );
+        }
     }
     Ok(())
+}
+
+/// The code of a proto's messages, services' clients, and servers.
+fn generate(proto: &Path, package: &str, serves: bool) -> Result<String> {
+    let made = std::env::temp_dir().join(format!("gate-wire-{}-{package}", std::process::id()));
+    std::fs::create_dir(&made)?;
+    let folder = proto.parent().context("no file")?;
+    let compiled = tonic_prost_build::configure()
+        .build_server(serves)
+        .out_dir(&made)
+        .compile_protos(&[proto], &[folder])
+        .and_then(|()| std::fs::read_to_string(made.join(format!("{package}.rs"))));
+    std::fs::remove_dir_all(&made)?;
+    compiled.context("protoc is in Debian's package protobuf-compiler; `cargo xtask setup` installs it")
 }

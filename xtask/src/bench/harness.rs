@@ -62,7 +62,7 @@ pub(super) fn sim() -> Result<()> {
 
 fn cargo(package: &str, benches: &[&str]) -> Command {
     let mut cargo = sh::cargo();
-    cargo.args(["bench", "--quiet", "--package", package]).args(run::features());
+    cargo.args(["bench", "--quiet", "--package", package]);
     for bench in benches {
         cargo.args(["--bench", bench]);
     }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 
 use super::packages::Package;
-use crate::{paths, run, sh};
+use crate::{paths, sh};
 
 /// A test suite, and what it is called with.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,6 @@ const MODULES: [&str; 1] = ["veth"];
 pub(super) fn build_suites(names: &[&str]) -> Result<Executables> {
     let mut cargo = sh::cargo();
     cargo.args(["test", "--quiet", "--package", "gate-tests", "--no-run", "--message-format=json"]);
-    cargo.args(run::features());
     for name in names {
         cargo.args(["--test", name]);
     }

@@ -26,7 +26,7 @@ pub enum Purpose {
     Package,
     /// Running gate and the lab.
     Run,
-    /// Running the lab of several gates: etcd, what gate needs to speak with it, and Envoy.
+    /// Running the lab of several gates: etcd and Envoy.
     Fleet,
     /// Running the tests: real servers as well.
     Test,

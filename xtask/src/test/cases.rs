@@ -83,7 +83,7 @@ pub(super) fn list(selected: &[Selection], filter: &str) -> Result<Cases> {
 fn build(selected: &[Selection]) -> Result<BTreeMap<String, PathBuf>> {
     let suites: BTreeSet<&str> = selected.iter().map(Selection::suite).collect();
     let mut cargo = sh::cargo();
-    cargo.args(["test", "--no-run", "--workspace", "--exclude", "gate-ebpf"]).args(crate::run::features());
+    cargo.args(["test", "--no-run", "--workspace", "--exclude", "gate-ebpf"]);
     cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     for suite in &suites {
         cargo.args(["--test", suite]);

@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.suite.is_none() && args.stress.is_none() {
         let mut units = sh::cargo();
-        units.args(["test", "--no-fail-fast", "--workspace", "--exclude", "gate-ebpf"]).args(run::features());
+        units.args(["test", "--no-fail-fast", "--workspace", "--exclude", "gate-ebpf"]);
         units.args(["--lib", "--bins", "--test", "cli"]);
         counts.count(&mut units, args.long)?;
     }

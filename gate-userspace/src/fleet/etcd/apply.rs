@@ -1,10 +1,9 @@
 //! Limits from a file into etcd.
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
-
-use super::client::{connect_to_any, read_keys, within};
+use super::api::{Compare, CompareTarget, PutRequest, RequestOp, TxnRequest};
+use super::client::{connect_to_any, read_keys};
 use super::error::{Error, MAX_LIMITS_BYTES};
-use super::keys::LIMITS;
+use super::keys::{LIMITS, revision_of};
 use super::members::Members;
 
 /// Puts limits, a checked document, in the place of those of the revision `expected`; of those that are there now, if it is `None`.
@@ -19,12 +18,17 @@ pub async fn apply(members: &Members, text: &str, expected: Option<u64>) -> Resu
     }
     let (mut client, keys) = connect_to_any(members).await?;
     let expected = expected.unwrap_or_else(|| keys.view(false).limits_revision());
-    let compared =
-        Compare::mod_revision(LIMITS, CompareOp::Equal, i64::try_from(expected).unwrap_or(i64::MAX));
-    let put = Txn::new().when([compared]).and_then([TxnOp::put(LIMITS, text, None)]);
-    let answer = within(client.txn(put)).await?;
-    if answer.succeeded() {
-        return Ok(answer.header().ok_or(Error::NoRevision)?.revision().cast_unsigned());
+    let unchanged = Compare {
+        target: CompareTarget::Mod.into(),
+        key: LIMITS.into(),
+        mod_revision: Some(i64::try_from(expected).unwrap_or(i64::MAX)),
+    };
+    let put = PutRequest { key: LIMITS.into(), value: text.into(), lease: 0 };
+    let request =
+        TxnRequest { compare: vec![unchanged], success: vec![RequestOp { request_put: Some(put) }] };
+    let answer = client.txn(request).await?;
+    if answer.succeeded {
+        return revision_of(answer.header);
     }
     let found = read_keys(&mut client).await?.view(false).limits_revision();
     Err(Error::Conflict { expected, found })

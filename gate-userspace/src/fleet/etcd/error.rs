@@ -1,20 +1,21 @@
 //! Why there is nothing from etcd.
 
-#[cfg(feature = "etcd")]
 use crate::fleet::endpoint::with_causes;
 
 /// Why there is nothing from etcd.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no connection, or it broke.
-    #[error("etcd: {}", words(.0))]
-    #[cfg(feature = "etcd")]
-    Etcd(etcd_client::Error),
+    /// The member refuses, or there is no connection to it. Without everything else that the status knows, its own words among it.
+    #[error("etcd: {}", .0.message())]
+    Etcd(tonic::Status),
+    /// The URL or the certificates are none.
+    #[error("etcd: {}", with_causes(.0))]
+    Endpoint(tonic::transport::Error),
     /// The members say nothing.
     #[error("etcd did not answer in time")]
     Silent,
-    /// The stream of changes ended.
-    #[error("etcd has ended the stream of changes: {0}")]
+    /// A stream ended, with the reason.
+    #[error("etcd has ended a stream: {0}")]
     Ended(String),
     /// The lease is over.
     #[error("the lease is over")]
@@ -22,6 +23,9 @@ pub enum Error {
     /// An answer that is none.
     #[error("etcd answered without a revision")]
     NoRevision,
+    /// A change that is neither a value nor a deletion.
+    #[error("etcd tells of a change of the kind {0}, which this gate does not know")]
+    UnknownChange(i32),
     /// Somebody else applied limits meanwhile.
     #[error(
         "the limits in etcd are those of revision {found}, not {expected}: somebody else has applied some meanwhile. \
@@ -36,19 +40,6 @@ pub enum Error {
     /// More than etcd takes.
     #[error("{0} bytes of limits: etcd keeps at most {MAX_LIMITS_BYTES}")]
     TooLong(usize),
-    /// Not built in.
-    #[error("this gate was built without the feature etcd")]
-    Absent,
-}
-
-/// The words of an error, once: by itself it prints its causes as well, and everything that it knows of a refusal.
-#[cfg(feature = "etcd")]
-fn words(error: &etcd_client::Error) -> String {
-    match error {
-        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
-        etcd_client::Error::TransportError(error) => with_causes(error),
-        error => error.to_string(),
-    }
 }
 
 /// The most that limits may be, in bytes: etcd refuses requests from 1.5 MiB on.

@@ -5,12 +5,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::WatchOptions;
 use tokio::time::sleep;
 
-use super::client::{NextMember, connect, probe, read_keys, within};
+use super::api::WatchCreateRequest;
+use super::client::{NextMember, connect, probe, read_keys};
 use super::error::Error;
-use super::keys::{Keys, PREFIX};
+use super::keys::{END, Keys, PREFIX};
 use super::members::Members;
 use crate::fleet::membership::{Source, View};
 
@@ -40,11 +40,11 @@ async fn session(
     source: &mut Source,
     keys: &mut Keys,
 ) -> Result<Infallible, Error> {
-    let mut client = connect(members, next).await?;
+    let mut client = connect(members, next)?;
     *keys = read_keys(&mut client).await?;
     let from = i64::try_from(keys.as_of() + 1).unwrap_or(i64::MAX);
-    let options = WatchOptions::new().with_prefix().with_start_revision(from);
-    let mut changes = within(client.watch(PREFIX, Some(options))).await?;
+    let later = WatchCreateRequest { key: PREFIX.into(), range_end: END.into(), start_revision: from };
+    let mut changes = client.watch(later).await?;
     publish(source, keys);
     tracing::info!(revision = keys.as_of(), owners = source.views.borrow().owners.len(), "following etcd");
     loop {
@@ -53,13 +53,7 @@ async fn session(
                 probe(&mut client).await?;
                 continue;
             }
-            message = changes.message() => {
-                let message = message.map_err(Error::Etcd)?.ok_or_else(|| Error::Ended("no reason".to_owned()))?;
-                if message.canceled() {
-                    return Err(Error::Ended(message.cancel_reason().to_owned()));
-                }
-                keys.follow(&message);
-            }
+            message = changes.next() => keys.follow(message?)?,
             wanted = source.wanted.changed() => {
                 if wanted.is_err() {
                     return std::future::pending().await;

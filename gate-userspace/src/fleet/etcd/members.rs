@@ -5,7 +5,6 @@ use tonic::transport::ClientTlsConfig;
 
 /// The members of one cluster, and how they are spoken to.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is asked"))]
 pub struct Members {
     /// URLs of members of one cluster; at least one.
     pub(super) urls: Vec<String>,

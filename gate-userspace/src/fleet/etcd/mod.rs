@@ -4,31 +4,25 @@
 //!
 //! - `keys`: what lies where, and what is read from it.
 //! - `members`: where it is; `error`: why there is nothing from it.
+//! - `api`: etcd's messages, and the code that is generated from them; `calls`: a client of a member, and what it asks.
 //! - `client`: a connection, and one reading.
 //! - `follow`: a view that is kept up to date.
 //! - `register`: an owner's key, and the lease that it hangs on.
 //! - `apply`: limits from a file.
-//!
-//! Without the feature `etcd` the functions are there all the same, and say so.
 
-#[cfg(not(feature = "etcd"))]
-mod absent;
-#[cfg(feature = "etcd")]
+mod api;
 mod apply;
-#[cfg(feature = "etcd")]
+mod calls;
 mod client;
 mod error;
-#[cfg(feature = "etcd")]
 mod follow;
-#[cfg(feature = "etcd")]
 mod keys;
 mod members;
-#[cfg(feature = "etcd")]
 mod register;
 
-#[cfg(not(feature = "etcd"))]
-pub use absent::{apply, follow, read, register};
+pub use apply::apply;
+pub use client::read;
 pub use error::{Error, MAX_LIMITS_BYTES};
+pub use follow::follow;
 pub use members::Members;
-#[cfg(feature = "etcd")]
-pub use {apply::apply, client::read, follow::follow, register::register};
+pub use register::register;

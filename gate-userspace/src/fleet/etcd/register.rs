@@ -7,12 +7,13 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use etcd_client::{Client, PutOptions};
 use tokio::time::sleep;
 
-use super::client::{NextMember, connect, connect_to_any, within};
+use super::api::{PutRequest, RangeRequest};
+use super::calls::Client;
+use super::client::{NextMember, connect, connect_to_any};
 use super::error::Error;
-use super::keys::of_owner;
+use super::keys::{of_owner, revision_of};
 use super::members::Members;
 use crate::clock;
 use crate::fleet::owner::lease::{LEASE, LeaseKeeper};
@@ -30,9 +31,9 @@ pub async fn register(
         () = until => {}
     }
     let Some(lease) = lease else { return };
-    let left = async { within(connect_to_any(&members).await?.0.lease_revoke(lease)).await };
+    let left = async { connect_to_any(&members).await?.0.revoke(lease).await };
     match left.await {
-        Ok(_) => tracing::info!("no owner any more"),
+        Ok(()) => tracing::info!("no owner any more"),
         Err(error) => tracing::warn!(%error, "the key stays in etcd until the lease is over"),
     }
 }
@@ -42,7 +43,7 @@ async fn keep(members: &Members, address: SocketAddr, keeper: &mut LeaseKeeper, 
     loop {
         let mut is_new = true;
         keeper.begin(clock::boottime());
-        let Err(error) = match connect(members, &mut next).await {
+        let Err(error) = match connect(members, &mut next) {
             Ok(client) => stay(client, address, keeper, lease, &mut is_new).await,
             Err(error) => Err(error),
         };
@@ -80,7 +81,7 @@ async fn stay(
                 tracing::info!(%address, revision, "registered as an owner");
             }
             Some(id) => {
-                renew(&mut client, id).await?;
+                client.keep_alive(id).await?;
                 keeper.kept(clock::boottime());
                 if key_is_gone(&mut client, address).await? {
                     keeper.over();
@@ -99,28 +100,20 @@ async fn stay(
 /// A lease, and the key on it. Returns its number, and the revision.
 async fn enter(client: &mut Client, address: SocketAddr) -> Result<(i64, u64), Error> {
     let ttl = LEASE.0.div_ceil(1_000_000_000).cast_signed();
-    let lease = within(client.lease_grant(ttl, None)).await?.id();
+    let lease = client.grant(ttl).await?;
     Ok((lease, put(client, address, lease).await?))
 }
 
 /// Puts the key on a lease, in the place of one that is there. Returns the revision.
 async fn put(client: &mut Client, address: SocketAddr, lease: i64) -> Result<u64, Error> {
     let since = (clock::unix_millis() / 1_000).to_string();
-    let options = PutOptions::new().with_lease(lease);
-    let put = within(client.put(of_owner(address), since, Some(options))).await?;
-    Ok(put.header().ok_or(Error::NoRevision)?.revision().cast_unsigned())
+    let key = PutRequest { key: of_owner(address).into(), value: since.into(), lease };
+    revision_of(client.put(key).await?.header)
 }
 
 async fn key_is_gone(client: &mut Client, address: SocketAddr) -> Result<bool, Error> {
-    Ok(within(client.get(of_owner(address), None)).await?.kvs().is_empty())
-}
-
-async fn renew(client: &mut Client, lease: i64) -> Result<(), Error> {
-    match within(client.lease_keep_alive(lease)).await {
-        Ok(_) => Ok(()),
-        Err(Error::Etcd(etcd_client::Error::LeaseKeepAliveError(_))) => Err(Error::LeaseOver),
-        Err(error) => Err(error),
-    }
+    let key = RangeRequest { key: of_owner(address).into(), ..RangeRequest::default() };
+    Ok(client.range(key).await?.kvs.is_empty())
 }
 
 /// Time between two signs of life.
