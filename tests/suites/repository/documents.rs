@@ -105,6 +105,16 @@ fn every_alert_names_a_section_of_the_operations() {
     }
 }
 
+#[test]
+fn the_kernels_table_names_the_commit_it_was_measured_at() {
+    let text = fs::read_to_string(workspace().join("docs/BENCHMARKS.md")).unwrap();
+    let (_, after) = section(&text, "## Kernels")
+        .split_once("`cargo xtask test --kernels` at ")
+        .expect("`.ci/run` reads it");
+    let commit = after.split(|c: char| !c.is_ascii_hexdigit()).next().unwrap();
+    assert!((7..=40).contains(&commit.len()), "{commit:?} is no commit");
+}
+
 /// The part of a link that leads to a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-');
