@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::packages::Package;
+use crate::test::suites::Executables;
 use crate::{paths, sh};
 
 /// A test suite, and what it is called with.
@@ -32,39 +33,9 @@ impl Suite {
     }
 }
 
-/// The suites' executables, by name.
-pub(super) type Executables = Vec<(String, PathBuf)>;
-
 /// The programs that the suites call beside gate.
 const PROGRAMS: [&str; 2] = ["ip", "memcached"];
 const MODULES: [&str; 1] = ["veth"];
-
-/// Builds suites of the package `gate-tests` and says where cargo put them.
-///
-/// # Errors
-///
-/// If one does not build.
-pub(super) fn build_suites(names: &[&str]) -> Result<Executables> {
-    let mut cargo = sh::cargo();
-    cargo.args(["test", "--quiet", "--package", "gate-tests", "--no-run", "--message-format=json"]);
-    for name in names {
-        cargo.args(["--test", name]);
-    }
-    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-    ensure!(output.status.success(), "the test suites do not build");
-    let built: Executables = String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect();
-    for name in names {
-        ensure!(built.iter().any(|(built, _)| built == name), "cargo does not say where the suite {name} is");
-    }
-    Ok(built)
-}
-
-/// The executable in a line of cargo's messages: its name and where it is.
-fn executable(line: &str) -> Option<(String, PathBuf)> {
-    let message: serde_json::Value = serde_json::from_str(line).ok()?;
-    let file = message["executable"].as_str()?;
-    Some((message["target"]["name"].as_str()?.to_owned(), file.into()))
-}
 
 /// Puts together and packs the initramfs that runs `suites`, below `place`.
 ///
@@ -257,14 +228,5 @@ mod tests {
         let module = |depends: &str| [b"\x7fELF\0license=GPL\0", depends.as_bytes(), b"\0name=x\0"].concat();
         assert_eq!(dependencies(&module("depends=llc,stp")), ["llc", "stp"]);
         assert!(dependencies(&module("depends=")).is_empty());
-    }
-
-    #[test]
-    fn cargo_says_where_a_suite_is() {
-        let line =
-            r#"{"reason":"compiler-artifact","target":{"name":"fixtures"},"executable":"/t/fixtures-1"}"#;
-        assert_eq!(executable(line), Some(("fixtures".into(), "/t/fixtures-1".into())));
-        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
-        assert_eq!(executable("no message"), None);
     }
 }

@@ -16,6 +16,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 
 use crate::setup::{self, Purpose};
+use crate::test::suites::{self, Executables};
 use crate::{ebpf, paths, run, sh};
 use emulator::Emulator;
 use guest::Outcome;
@@ -75,7 +76,7 @@ pub fn run(long: bool) -> Result<()> {
     }
     ebpf::build(&setup::setup(Purpose::Kernels)?)?;
     run::build_gate()?;
-    let suites = initramfs::build_suites(&["fixtures", "kernels"])?;
+    let suites = suites::build(&["fixtures", "kernels"])?;
     let kernels: Vec<&Kernel> = KERNELS.iter().chain(long.then_some(&TOO_OLD)).collect();
     let installed = packages::fetch(&directory(), &kernels)?;
     let emulator = Emulator::find(&directory())?;
@@ -99,7 +100,7 @@ fn boot(
     emulator: &Emulator,
     kernel: &Kernel,
     package: &packages::Package,
-    suites: &initramfs::Executables,
+    suites: &Executables,
 ) -> Result<Outcome> {
     let place = directory().join(kernel.series);
     let initramfs = initramfs::pack(&place, package, kernel.suites, suites)?;

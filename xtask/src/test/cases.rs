@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde::Deserialize;
 
-use super::suites::Selection;
+use super::suites::{self, Selection};
 use crate::{paths, sh};
 
 /// A test of a suite.
@@ -57,9 +56,10 @@ impl TestCase {
 pub(super) fn list(selected: &[Selection], filter: &str) -> Result<Cases> {
     let schedule = Schedule::read()?;
     let mut cases = Cases::default();
-    let programs = build(selected)?;
+    let names: BTreeSet<&str> = selected.iter().map(Selection::suite).collect();
+    let built: BTreeMap<String, PathBuf> = suites::build(&Vec::from_iter(names))?.into_iter().collect();
     for selection in selected {
-        let program = &programs[selection.suite()];
+        let program = &built[selection.suite()];
         let ignored: BTreeSet<String> = tests(program, &["--ignored"])?.into_iter().collect();
         let there = tests(program, &[])?;
         schedule.ensure_there(selection.suite(), &there)?;
@@ -74,42 +74,6 @@ pub(super) fn list(selected: &[Selection], filter: &str) -> Result<Cases> {
     }
     cases.all.sort_by_key(|case| case.slot);
     Ok(cases)
-}
-
-/// Builds the suites, with cargo's own messages on standard error; the program of each.
-///
-/// As members of the workspace, like the unit tests: with gate-tests alone, dependencies would have other features, and be
-/// compiled a second time.
-fn build(selected: &[Selection]) -> Result<BTreeMap<String, PathBuf>> {
-    let suites: BTreeSet<&str> = selected.iter().map(Selection::suite).collect();
-    let mut cargo = sh::cargo();
-    cargo.args(["test", "--no-run", "--workspace", "--exclude", "gate-ebpf"]);
-    cargo.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
-    for suite in &suites {
-        cargo.args(["--test", suite]);
-    }
-    let output = cargo.output().context("cannot run cargo")?;
-    ensure!(output.status.success(), "the suites do not build");
-    let messages = String::from_utf8(output.stdout)?;
-    let built = messages.lines().filter_map(|line| serde_json::from_str::<Artifact>(line).ok());
-    let programs = built.filter_map(|artifact| Some((artifact.target.name, artifact.executable?)));
-    let programs: BTreeMap<_, _> = programs.collect();
-    for suite in suites {
-        ensure!(programs.contains_key(suite), "cargo names no program of the suite {suite}");
-    }
-    Ok(programs)
-}
-
-/// A message of cargo's about something that it has built.
-#[derive(Deserialize)]
-struct Artifact {
-    target: Target,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
 }
 
 fn tests(program: &Path, more: &[&str]) -> Result<Vec<String>> {

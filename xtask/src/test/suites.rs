@@ -2,12 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::sh;
+
 /// The suite that reads the source alone, for which nothing has to be built: a package without dependencies.
 const REPOSITORY: &str = "repository";
+
+/// The packages that test commands select, whatever they run of them: cargo compiles a dependency anew for each set of features,
+/// and which are asked for depends on the packages.
+pub(super) const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "gate-ebpf"];
 
 /// A suite, or one module of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +40,36 @@ impl Selection {
             test.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with("::"))
         })
     }
+}
+
+/// The suites' executables, by name.
+pub(crate) type Executables = Vec<(String, PathBuf)>;
+
+/// Builds suites, with cargo's own messages on standard error.
+///
+/// # Errors
+///
+/// If one does not build.
+pub(crate) fn build(names: &[&str]) -> Result<Executables> {
+    let mut cargo = sh::cargo();
+    cargo.arg("test").args(PACKAGES).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    for name in names {
+        cargo.args(["--test", name]);
+    }
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
+    ensure!(output.status.success(), "the test suites do not build");
+    let built: Executables = String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect();
+    for name in names {
+        ensure!(built.iter().any(|(built, _)| built == name), "cargo does not say where the suite {name} is");
+    }
+    Ok(built)
+}
+
+/// The executable in a line of cargo's messages: its name and where it is.
+fn executable(line: &str) -> Option<(String, PathBuf)> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let file = message["executable"].as_str()?;
+    Some((message["target"]["name"].as_str()?.to_owned(), file.into()))
 }
 
 /// All suites below `directory`.
@@ -88,7 +125,7 @@ fn entries(directory: &Path) -> Result<BTreeSet<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Selection, select};
+    use super::{Selection, executable, select};
     use crate::paths;
 
     fn selected(name: &str) -> Vec<(String, Option<String>)> {
@@ -126,5 +163,14 @@ mod tests {
         assert!(!hot.contains("hotter::a") && !hot.contains("faults::hot::a"));
         let all = Selection { module: None, ..hot };
         assert!(all.contains("hotter::a"));
+    }
+
+    #[test]
+    fn cargo_says_where_a_suite_is() {
+        let line =
+            r#"{"reason":"compiler-artifact","target":{"name":"fixtures"},"executable":"/t/fixtures-1"}"#;
+        assert_eq!(executable(line), Some(("fixtures".into(), "/t/fixtures-1".into())));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+        assert_eq!(executable("no message"), None);
     }
 }
