@@ -118,6 +118,8 @@ fn next_draw(draw: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -205,6 +207,87 @@ mod tests {
             let decision = policy.decide(REQUEST, Nanos::from_secs(30), draw.unwrap());
             assert_eq!(decision.admits(), admitted, "accept-fraction first: {first}");
         }
+    }
+
+    /// A policy that writes down its calls.
+    #[derive(Default)]
+    struct Spy(Arc<Mutex<Vec<String>>>);
+
+    impl Spy {
+        fn note(&self, what: String) {
+            self.0.lock().unwrap().push(what);
+        }
+    }
+
+    impl Admission for Spy {
+        fn decide(&self, _request: Request, _now: Nanos, _draw: f64) -> Decision {
+            Decision::Admit
+        }
+
+        fn peek(&self, _request: Request, _now: Nanos, _draw: f64) -> Decision {
+            Decision::Admit
+        }
+
+        fn estimates(&self, _request: Request) -> Vec<Estimate> {
+            let reported = self.0.lock().unwrap().len() as f64;
+            vec![Estimate { percentile: reported, limit: Nanos(1), expected: Nanos(2) }]
+        }
+
+        fn withdrawn(&self, request: Request, now: Nanos) {
+            self.note(format!("withdrawn {request:?} {now}"));
+        }
+
+        fn enqueued(&self, _request: Request) {}
+
+        fn dequeued(&self, _request: Request) {}
+
+        fn completed(&self, _request: Request, _processing: Nanos, _now: Nanos) {}
+
+        fn refresh(&self, _now: Nanos) {}
+
+        fn set_objectives(&self, types: Vec<Objective>, cold: Objective) {
+            self.note(format!("{types:?} {cold:?}"));
+        }
+
+        fn set_parallelism(&self, parallelism: u32) {
+            self.note(format!("parallelism {parallelism}"));
+        }
+
+        fn set_deadline(&self, deadline: Option<Nanos>) {
+            self.note(format!("deadline {deadline:?}"));
+        }
+    }
+
+    #[test]
+    fn each_policy_is_told_what_changes() {
+        let reported: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
+        let spies = reported.iter().map(|reported| Box::new(Spy(Arc::clone(reported))) as Box<dyn Admission>);
+        let both = Combined::new(spies.collect());
+        let objective =
+            |ms| Objective::new(vec![Target { percentile: 50.0, limit: Nanos::from_millis(ms) }]).unwrap();
+        both.set_objectives(vec![objective(1)], objective(2));
+        both.set_parallelism(7);
+        both.set_deadline(Some(Nanos(9)));
+        both.withdrawn(REQUEST, Nanos(11));
+        let expected = [
+            format!("{:?} {:?}", vec![objective(1)], objective(2)),
+            "parallelism 7".to_owned(),
+            format!("deadline {:?}", Some(Nanos(9))),
+            format!("withdrawn {REQUEST:?} {}", Nanos(11)),
+        ];
+        for reported in &reported {
+            assert_eq!(*reported.lock().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn the_estimates_are_those_of_the_first_policy_that_has_any() {
+        let reported = Arc::new(Mutex::new(vec![String::new(); 3]));
+        let knows = || Box::new(Spy(Arc::clone(&reported))) as Box<dyn Admission>;
+        let of = |policies| Combined::new(policies).estimates(REQUEST);
+        let expected = vec![Estimate { percentile: 3.0, limit: Nanos(1), expected: Nanos(2) }];
+        assert_eq!(of(vec![length(5), knows(), Box::<Spy>::default()]), expected);
+        assert_eq!(of(vec![length(5), wait(5)]), []);
     }
 
     #[test]

@@ -57,6 +57,83 @@ fn one_wait_of_an_interval_shows_a_standing_queue() {
 }
 
 #[test]
+fn only_an_overload_gives_up_what_waited_longer_than_both() {
+    let longest = INTERVAL.saturating_add(TARGET);
+    for (law, waited, given_up) in [
+        (Law::Overload, longest, false),
+        (Law::Overload, Nanos(longest.0 + 1), true),
+        (Law::Overload, Nanos::ZERO, false),
+        (Law::Rfc8289, Nanos(longest.0 + 1), false),
+    ] {
+        assert_eq!(codel(law).has_given_up(waited), given_up, "{law:?} after {waited}");
+    }
+    let targets = [20, 10, 5, 2].map(Nanos::from_millis);
+    let codels = TierCodels::new(Law::Overload, targets, INTERVAL).unwrap();
+    for (tier, target) in Tier::ALL.into_iter().zip(targets) {
+        let longest = INTERVAL.saturating_add(target);
+        assert!(!codels.has_given_up(tier, longest), "{tier:?}");
+        assert!(codels.has_given_up(tier, Nanos(longest.0 + 1)), "{tier:?}");
+    }
+}
+
+/// The verdicts at `at` nanoseconds on requests that waited so long, each with its time.
+fn verdicts(codel: &mut Codel, asked: &[(u64, u64)]) -> Vec<bool> {
+    asked.iter().map(|&(at, waited)| codel.dequeue(Nanos(at), Nanos(waited), 1) == Verdict::Drop).collect()
+}
+
+#[test]
+fn a_wait_at_a_threshold_of_the_overload_is_no_overload() {
+    let twice = 2 * TARGET.0;
+    for (shortest, overloaded) in [(TARGET.0, false), (TARGET.0 + 1, true)] {
+        let mut codel = codel(Law::Overload);
+        let asked =
+            [(0, shortest), (INTERVAL.0 - 1, twice + 1), (INTERVAL.0, twice), (INTERVAL.0, twice + 1)];
+        assert_eq!(verdicts(&mut codel, &asked), [false, false, false, overloaded], "{shortest}");
+        assert_eq!(codel.is_dropping(), overloaded);
+    }
+    // An interval says nothing about what comes a whole one after its end.
+    for (later, overloaded) in [(2 * INTERVAL.0 - 1, true), (2 * INTERVAL.0, false)] {
+        let mut codel = codel(Law::Overload);
+        assert_eq!(verdicts(&mut codel, &[(0, twice), (later, twice + 1)]), [false, overloaded], "{later}");
+    }
+}
+
+#[test]
+fn a_wait_at_a_threshold_of_the_rfc_is_no_standing_queue() {
+    for (waited, drops) in [(TARGET.0, false), (TARGET.0 + 1, true)] {
+        let mut codel = codel(Law::Rfc8289);
+        let asked = [(0, waited), (INTERVAL.0 - 1, waited), (INTERVAL.0, waited)];
+        assert_eq!(verdicts(&mut codel, &asked), [false, false, drops], "{waited}");
+    }
+}
+
+#[test]
+fn dropping_resumes_where_it_was_for_sixteen_intervals() {
+    // Drops at 100, 200, 271, 329 ms; the next is due at 379 ms, and 16 intervals later the rate is forgotten.
+    let drop_next = 378_445_705;
+    for (later, spacing_ms) in [(16 * INTERVAL.0 - 1, 57), (16 * INTERVAL.0, 100)] {
+        let mut codel = codel(Law::Rfc8289);
+        assert_eq!(drops(&mut codel, 0..330, Nanos::from_millis(20)), [100, 200, 271, 329]);
+        assert_eq!(codel.dequeue(Nanos::from_millis(330), TARGET, 9), Verdict::Serve);
+        let again = codel.drop_next().unwrap().0 + later;
+        assert!(codel.drop_next().unwrap().0.abs_diff(drop_next) < 1_000_000);
+        codel.dequeue(Nanos(again - INTERVAL.0), Nanos::from_millis(20), 9);
+        assert_eq!(codel.dequeue(Nanos(again), Nanos::from_millis(20), 9), Verdict::Drop);
+        let spacing = codel.drop_next().unwrap().0 - again;
+        assert_eq!(spacing / 1_000_000, spacing_ms, "{later}");
+    }
+}
+
+impl Codel {
+    fn drop_next(&self) -> Option<Nanos> {
+        match &self.state {
+            State::Rfc8289(state) => Some(state.drop_next),
+            State::Overload(_) => None,
+        }
+    }
+}
+
+#[test]
 fn a_wait_before_a_lull_says_nothing_about_what_comes_after() {
     for law in Law::ALL {
         let mut codel = codel(law);

@@ -60,6 +60,16 @@ fn micros(micros: u64) -> Nanos {
 }
 
 #[test]
+fn a_class_that_is_not_known_counts_as_the_last() {
+    let mut window = Window::new(3);
+    for (class, count) in [(0, 1), (1, 10), (2, 100), (3, 1_000), (usize::MAX, 10_000)] {
+        window.record(class, micros(5), count);
+    }
+    let totals: Vec<_> = window.classes.iter().map(|class| class.total).collect();
+    assert_eq!((totals, window.len()), (vec![1, 10, 11_100], 11_111));
+}
+
+#[test]
 fn a_fast_store_gets_all_that_is_asked() {
     let store = Store { servers: 1, service_time: micros(1), demand: 1_000 };
     let mut run = Run::new(Config::default());
