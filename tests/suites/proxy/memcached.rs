@@ -1,11 +1,12 @@
 //! memcached behind gate: what it answers is what it answers by itself.
 
 use std::collections::HashMap;
-use std::io::Write as _;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
+use gate_tests::memcached::Datagrams;
 use gate_tests::proxy::{Listening, read_until, shown};
 use gate_tests::rng::Rng;
 
@@ -96,6 +97,77 @@ fn random_commands_are_answered_as_by_the_store_itself() -> Result<()> {
             break;
         }
     }
+    Ok(())
+}
+
+/// A value that reads like a command.
+const VALUE: &str = "set inj 0 0 1\r\nY";
+
+/// Storage lines that are refused.
+fn refused_lines() -> Vec<String> {
+    let long = "k".repeat(251);
+    let flags: String = ('a'..='z').map(|flag| format!(" {flag}")).collect();
+    let len = VALUE.len();
+    vec![
+        format!("set {long} 0 0 {len}"),
+        format!("add {long} 0 0 {len} noreply"),
+        format!("set k 4294967296 0 {len}"),
+        format!("set k -1 0 {len}"),
+        format!("set k 0 x {len}"),
+        format!("cas k 0 0 {len}"),
+        format!("cas k 0 0 {len} x"),
+        format!("append k 0 0 {len} noreply more"),
+        format!(" set k 0 0 {len}"),
+        format!("set k 0 0 +{len}"),
+        format!("set k 0 0 {len}\t"),
+        format!("set k 0 0 000000000{len}"),
+        format!("set k 0 0 {len}\0"),
+        "set k 0 0".to_owned(),
+        format!("ms {long} {len}"),
+        format!("ms k {len}{flags}"),
+        format!("ms k {len} ="),
+        format!("ms k +{len}"),
+        format!("ms eA0KeQ== {len} b"),
+    ]
+}
+
+#[test]
+fn a_value_behind_a_refused_line_is_not_run() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "transports = [\"udp\", \"tcp\"]", EVERYONE)?;
+    let mut datagrams = Datagrams::to(Ipv4Addr::LOCALHOST.into(), gate.address)?;
+    for line in refused_lines() {
+        let request = format!("{line}\r\n{VALUE}\r\nquit\r\n");
+        let mut client = gate.connect()?;
+        client.write_all(request.as_bytes())?;
+        let mut said = String::new();
+        client.read_to_string(&mut said)?;
+        let answers = usize::from(!line.contains("noreply") || line.contains("more"));
+        ensure!(said.lines().count() == answers, "{line:?}: {said:?}");
+        if answers > 0 {
+            let said = datagrams.ask(&format!("{line}\r\n{VALUE}\r\nget k\r\n"))?;
+            ensure!(said.lines().count() == 1, "{line:?}, and what is behind it: {said:?}");
+        }
+        let said = store.ask(b"get inj\r\n", b"END\r\n")?;
+        ensure!(said == b"END\r\n", "{line:?}: its value has been run");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_key_is_written_that_ends_an_answer() -> Result<()> {
+    let store = Listening::memcached()?;
+    let gate = Listening::gate("memcached", store.address, "", EVERYONE)?;
+    // `x\r\ny`
+    for request in
+        ["ma eA0KeQ== b N0 J1", "mg eA0KeQ== b N0 k v", "mg eA0-KeQ== b N0", "md eA0KeQ== b", "me eA0KeQ== b"]
+    {
+        let said = gate.ask(format!("{request}\r\n").as_bytes(), b"\r\n")?;
+        ensure!(said.ends_with(b"reason=unsupported\r\n"), "{request}: {}", shown(&said));
+    }
+    ensure!(store.ask(b"mg eA0KeQ== b\r\n", b"\r\n")? == b"EN\r\n");
+    let said = gate.ask(b"ms YTrDqQ== 1 b\r\nx\r\nmg YTrDqQ== b v k\r\n", b"x\r\n")?;
+    ensure!(said.starts_with(b"HD\r\nVA 1 "), "other bytes are as before: {}", shown(&said));
     Ok(())
 }
 
@@ -309,7 +381,6 @@ fn command(rng: &mut Rng, client: usize) -> Template {
                 "nonsense\r\n",
                 "get\r\n",
                 "incr c:none x\r\n",
-                "set a b\r\n",
                 "\r\n",
                 "verbosity 1\r\n",
                 "delete\r\n",

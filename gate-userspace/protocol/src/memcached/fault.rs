@@ -10,13 +10,15 @@ use crate::Refusal;
 pub enum FaultKind {
     /// A command that is not known, or with too few or too many words.
     Unknown,
-    /// A key that is too long, or a number that is none.
+    /// A key that is too long, or a number that is none. A value that its line announces is swallowed.
     BadFormat,
-    /// A meta command with more than 19 words.
+    /// A storage line that says no length of its value, or one that versions of memcached read differently.
+    NoLength,
+    /// A meta command with more than 19 words. Its value is swallowed.
     TooManyFlags,
     /// A value longer than [`super::Limits::value`]. It is swallowed.
     TooLarge,
-    /// A command that gate does not let through.
+    /// A command or a key that gate does not let through. A value is swallowed.
     Unsupported,
     /// A line with a NUL in it.
     Nul,
@@ -56,7 +58,17 @@ impl Fault {
     #[must_use]
     pub const fn closes(&self) -> bool {
         use FaultKind as Kind;
-        matches!(self.kind, Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Tls | Kind::Binary { .. })
+        match self.kind {
+            Kind::NoLength | Kind::Nul | Kind::EndlessLine | Kind::Http | Kind::Tls | Kind::Binary { .. } => {
+                true
+            }
+            Kind::Unknown
+            | Kind::BadFormat
+            | Kind::TooManyFlags
+            | Kind::TooLarge
+            | Kind::Unsupported
+            | Kind::LongLine => false,
+        }
     }
 
     /// The counter of this fault.
@@ -65,7 +77,13 @@ impl Fault {
         match self.kind {
             FaultKind::TooLarge | FaultKind::LongLine => Reason::TooLarge,
             FaultKind::Unsupported | FaultKind::Tls | FaultKind::Binary { .. } => Reason::Unsupported,
-            _ => Reason::Malformed,
+            FaultKind::Unknown
+            | FaultKind::BadFormat
+            | FaultKind::NoLength
+            | FaultKind::TooManyFlags
+            | FaultKind::Nul
+            | FaultKind::EndlessLine
+            | FaultKind::Http => Reason::Malformed,
         }
     }
 
@@ -76,7 +94,9 @@ impl Fault {
         }
         let text: &[u8] = match self.kind {
             FaultKind::Unknown => b"ERROR\r\n",
-            FaultKind::BadFormat | FaultKind::Nul => b"CLIENT_ERROR bad command line format\r\n",
+            FaultKind::BadFormat | FaultKind::NoLength | FaultKind::Nul => {
+                b"CLIENT_ERROR bad command line format\r\n"
+            }
             FaultKind::TooManyFlags => b"CLIENT_ERROR options flags too long\r\n",
             FaultKind::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
             FaultKind::EndlessLine | FaultKind::LongLine => b"CLIENT_ERROR line too long\r\n",

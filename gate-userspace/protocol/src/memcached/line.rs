@@ -5,6 +5,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use super::MAX_KEY;
+use super::base64::decode;
 use super::command::{Command, Quiet};
 use super::fault::{Fault, FaultKind};
 use crate::{Access, number};
@@ -27,11 +28,33 @@ pub(super) struct Line {
     pub(super) body: Option<u64>,
 }
 
+/// A line that is not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rejected {
+    pub(super) fault: Fault,
+    /// Bytes after the line that belong to it, as in [`Line::body`]; 0 if it announces no value.
+    pub(super) body: u64,
+}
+
+impl Rejected {
+    /// A storage line whose value has no length that every version reads the same.
+    const NO_LENGTH: Self = Self { fault: Fault::answered(FaultKind::NoLength), body: 0 };
+}
+
+impl From<Fault> for Rejected {
+    fn from(fault: Fault) -> Self {
+        Self { fault, body: 0 }
+    }
+}
+
 /// Bytes that end a value.
 pub(super) const VALUE_END: u64 = 2;
 
 /// The longest value that memcached reads the length of.
 const MAX_VALUE: u64 = i32::MAX as u64 - VALUE_END;
+
+/// Digits of a length. memcached from 1.6.40 reads no more than 11.
+const MAX_LENGTH_DIGITS: usize = 10;
 
 /// Where the first key of a long `gat` begins at the latest.
 const MAX_TOUCH_HEAD: u32 = 128;
@@ -43,6 +66,13 @@ const MAX_META_WORDS: usize = 19;
 struct Words<'l> {
     line: &'l [u8],
     at: usize,
+}
+
+impl Words<'_> {
+    /// The next word, if one belongs here.
+    fn next_if(&mut self, belongs: bool) -> Option<Range<usize>> {
+        if belongs { self.next() } else { None }
+    }
 }
 
 impl Iterator for Words<'_> {
@@ -64,18 +94,18 @@ impl Iterator for Words<'_> {
 }
 
 /// Reads a line, without its end.
-pub(super) fn parse(line: &[u8]) -> Result<Line, Fault> {
+pub(super) fn parse(line: &[u8]) -> Result<Line, Rejected> {
     if memchr(0, line).is_some() {
-        return Err(Fault::answered(FaultKind::Nul));
+        return Err(Fault::answered(FaultKind::Nul).into());
     }
     let mut words = Words { line, at: 0 };
     let name = words.next().ok_or(UNKNOWN)?;
-    match &line[name] {
+    let command = match &line[name] {
         b"get" | b"bget" => gets(words, Command::Get),
-        b"set" => store(words, Command::Set),
+        b"set" => return store(words, Command::Set),
         b"gets" => gets(words, Command::Gets),
         b"mg" => meta(words, Command::MetaGet),
-        b"ms" => meta_set(words),
+        b"ms" => return meta_set(words),
         b"md" => meta(words, Command::MetaDelete),
         b"ma" => meta(words, Command::MetaArithmetic),
         b"mn" => Ok(Line::plain(Command::MetaNoop)),
@@ -86,13 +116,14 @@ pub(super) fn parse(line: &[u8]) -> Result<Line, Fault> {
         b"touch" => keyed(words, Command::Touch, 3, 4),
         b"gat" => gets(words, Command::Gat),
         b"gats" => gets(words, Command::Gats),
-        b"add" => store(words, Command::Add),
-        b"replace" => store(words, Command::Replace),
-        b"append" => store(words, Command::Append),
-        b"prepend" => store(words, Command::Prepend),
-        b"cas" => store(words, Command::Cas),
+        b"add" => return store(words, Command::Add),
+        b"replace" => return store(words, Command::Replace),
+        b"append" => return store(words, Command::Append),
+        b"prepend" => return store(words, Command::Prepend),
+        b"cas" => return store(words, Command::Cas),
         _ => administer(line),
-    }
+    };
+    command.map_err(Rejected::from)
 }
 
 impl Line {
@@ -152,32 +183,32 @@ fn gets(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
 }
 
 /// `set <key> <flags> <time> <bytes> [noreply]`, with a `<cas>` before the last word for `cas`.
-fn store(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
+fn store(mut words: Words<'_>, command: Command) -> Result<Line, Rejected> {
     let line = words.line;
-    let mut next = || words.next().ok_or(UNKNOWN);
+    let mut next = || words.next().ok_or(Rejected::NO_LENGTH);
     let key = next()?;
     let flags = next()?;
     let time = next()?;
     let bytes = next()?;
-    let cas = if command == Command::Cas { Some(next()?) } else { None };
+    let body = body(&line[bytes.clone()])?;
+    let cas = words.next_if(command == Command::Cas);
     // memcached lets this be any word, and ignores it unless it is `noreply`.
     let extra = words.next();
-    if words.next().is_some() {
-        return Err(UNKNOWN);
+    let is_last = words.next().is_none();
+    let last = extra.or(cas.clone()).unwrap_or(bytes);
+    let quiet = is_last && is_no_reply(&line[last]);
+    let is_number = |word: Range<usize>| number::unsigned(&line[word]).is_some();
+    let is_sound = is_at_start(line)
+        && key.len() <= MAX_KEY
+        && number::unsigned(&line[flags]).is_some_and(|flags| flags <= u64::from(u32::MAX))
+        && is_time(&line[time])
+        && (command != Command::Cas || cas.is_some_and(is_number))
+        && is_last;
+    if !is_sound {
+        return Err(Rejected { fault: Fault { kind: FaultKind::BadFormat, quiet }, body });
     }
-    let last = extra.as_ref().or(cas.as_ref()).unwrap_or(&bytes);
-    let no_reply = is_no_reply(&line[last.clone()]);
-    let bad = Fault { kind: FaultKind::BadFormat, quiet: no_reply };
-    let flags = number::unsigned(&line[flags]).ok_or(bad)?;
-    let cas = cas.map_or(Some(0), |cas| number::unsigned(&line[cas]));
-    let bytes = number::unsigned(&line[bytes]).ok_or(bad)?;
-    let sound = flags <= u64::from(u32::MAX) && cas.is_some() && is_time(&line[time]) && bytes <= MAX_VALUE;
-    if !sound || key.len() > MAX_KEY {
-        return Err(bad);
-    }
-    let quiet = if no_reply { Quiet::NoReply } else { Quiet::Answered };
-    let body = Some(bytes + VALUE_END);
-    Ok(Line { body, ..Line::of_key(command, Access::Write, quiet, &key) })
+    let quiet = if quiet { Quiet::NoReply } else { Quiet::Answered };
+    Ok(Line { body: Some(body), ..Line::of_key(command, Access::Write, quiet, &key) })
 }
 
 /// `delete <key>`, `incr <key> <by>`, `touch <key> <time>`, and `noreply` where it is the last of `most` words.
@@ -214,21 +245,52 @@ fn meta(mut words: Words<'_>, command: Command) -> Result<Line, Fault> {
         Command::MetaGet | Command::MetaDebug => Access::Read,
         _ => Access::Write,
     };
-    Ok(flags(Line::of_key(command, access, Quiet::Answered, &key), words).0)
+    let line = words.line;
+    let parsed = flags(Line::of_key(command, access, Quiet::Answered, &key), words).0;
+    if parsed.base64 && !is_key_for_all(&line[key]) {
+        return Err(UNSUPPORTED);
+    }
+    Ok(parsed)
 }
 
-/// `ms <key> <bytes> <flag>*`. Whatever is wrong with its flags, the store takes the value.
-fn meta_set(mut words: Words<'_>) -> Result<Line, Fault> {
-    const BAD: Fault = Fault::answered(FaultKind::BadFormat);
+/// `ms <key> <bytes> <flag>*`. A flag of its own form that is wrong is the store's to refuse: it takes the value.
+fn meta_set(mut words: Words<'_>) -> Result<Line, Rejected> {
     let line = words.line;
-    let key = words.next().ok_or(UNKNOWN)?;
-    let bytes = words.next().filter(|_| key.len() <= MAX_KEY).ok_or(BAD)?;
+    let key = words.next().ok_or(Rejected::NO_LENGTH)?;
+    let bytes = words.next().ok_or(Rejected::NO_LENGTH)?;
+    let body = body(&line[bytes])?;
+    let are_flags = Words { ..words }.all(|flag| line[flag.start].is_ascii_alphabetic());
     let (parsed, count) = flags(Line::of_key(Command::MetaSet, Access::Write, Quiet::Answered, &key), words);
-    if count > MAX_META_WORDS - 3 {
-        return Err(Fault::answered(FaultKind::TooManyFlags));
-    }
-    let bytes = number::unsigned(&line[bytes]).filter(|&bytes| bytes <= MAX_VALUE).ok_or(BAD)?;
-    Ok(Line { body: Some(bytes + VALUE_END), ..parsed })
+    let kind = if !is_at_start(line) || key.len() > MAX_KEY || !are_flags {
+        FaultKind::BadFormat
+    } else if count > MAX_META_WORDS - 3 {
+        FaultKind::TooManyFlags
+    } else if parsed.base64 && !is_key_for_all(&line[key]) {
+        FaultKind::Unsupported
+    } else {
+        return Ok(Line { body: Some(body), ..parsed });
+    };
+    Err(Rejected { fault: Fault::answered(kind), body })
+}
+
+/// The bytes of a value and its end, by the word that says its length.
+fn body(bytes: &[u8]) -> Result<u64, Rejected> {
+    number::unsigned(bytes)
+        .filter(|&value| value <= MAX_VALUE && bytes.len() <= MAX_LENGTH_DIGITS)
+        .map(|value| value + VALUE_END)
+        .ok_or(Rejected::NO_LENGTH)
+}
+
+/// False for a line that begins with blanks: memcached from 1.6.40 takes it for no storage line.
+fn is_at_start(line: &[u8]) -> bool {
+    line.first() != Some(&b' ')
+}
+
+/// True if a key in base64 may be used where a connection is shared: memcached writes what it decodes to into answers, where
+/// a line's end would begin another client's answer.
+fn is_key_for_all(key: &[u8]) -> bool {
+    // What cannot be decoded is refused by the store.
+    decode(key, &mut [0; MAX_KEY]).is_none_or(|key| key.iter().all(|&byte| byte > b' ' && byte != DEL))
 }
 
 /// Notes a meta command's flags, and counts them.
@@ -292,6 +354,8 @@ fn administer(line: &[u8]) -> Result<Line, Fault> {
         _ => Err(UNKNOWN),
     }
 }
+
+const DEL: u8 = 0x7f;
 
 fn is_no_reply(word: &[u8]) -> bool {
     word == b"noreply"

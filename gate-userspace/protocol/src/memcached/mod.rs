@@ -11,8 +11,12 @@
 //! **Where gate is stricter than memcached**, because what is forwarded must have one meaning only:
 //!
 //! - A line that holds a NUL ends the connection: memcached reads such a line up to there.
-//! - The numbers of a storage command are digits alone, flags at most 32 bits, and its length fits; memcached
-//!   takes blanks and a sign before them, and wraps.
+//! - A storage line is taken only in the form that every memcached since 1.5 reads the same: nothing before its name, digits
+//!   alone, flags of at most 32 bits, a length of at most 10 digits, a letter at the front of each flag of `ms`. Any other is
+//!   answered with an error, and its value is swallowed, as memcached does since 1.6.40; where its length is none of these,
+//!   the connection ends. An older memcached reads the value as commands.
+//! - A key in base64 that decodes to blanks or control characters is unsupported: memcached writes some such keys into its
+//!   answers as they are, and connections to it are shared.
 //! - Commands that are not known are answered `ERROR` here, as memcached does, and never forwarded.
 //! - `watch`, `shutdown` and `lru_crawler metadump` take over a connection, or end the store: unsupported.
 //! - A line has a limit of its own, [`Limits::line`]; memcached closes a connection for one without a newline
@@ -20,6 +24,7 @@
 //!   in several.
 
 mod answer;
+mod base64;
 mod command;
 mod fault;
 mod line;

@@ -5,7 +5,7 @@ use memchr::memchr;
 use super::LONGEST_LINE;
 use super::command::{Command, Expect, Quiet};
 use super::fault::{Fault, FaultKind};
-use super::line::{self, Line};
+use super::line::{self, Line, Rejected};
 use crate::{RequestMeta, RowsBy, TLS};
 
 /// The decoder's result. See [`crate::Step`].
@@ -209,7 +209,13 @@ impl Decoder {
         let len = newline + 1;
         match line::parse(&input[..end]) {
             Ok(line) => self.parsed(input, len, &line),
-            Err(fault) => self.fault(len, fault),
+            Err(Rejected { fault, body }) => {
+                let step = self.fault(len, fault);
+                if body > 0 {
+                    self.state = State::Swallow { left: body };
+                }
+                step
+            }
         }
     }
 

@@ -81,6 +81,11 @@ impl<W: Wire> Service<W> {
                     }
                     end == Taken::Refused
                 }
+                // A refused value: a datagram ends with it, whatever is behind.
+                Step::Skip { .. } if client.datagram().is_some() => {
+                    conversation.closing = true;
+                    break;
+                }
                 // Bodies are of requests that were refused.
                 Step::Skip { len } | Step::Body { len, .. } => {
                     taken += len;

@@ -149,25 +149,23 @@ fn what_can_be_said_is_answered_the_same() {
     let odd = [
         "set a 5 0 5\r\nhello\r\nget a\r\ngets a b a\r\nget a\n",
         "add a 0 0 1\r\nx\r\nreplace b 0 0 1\r\nx\r\nappend a 0 0 1\r\n!\r\nprepend a 0 0 1\r\n<\r\nget a\r\n",
-        "cas a 0 0 1 1\r\nx\r\ncas nokey 0 0 1 1\r\nx\r\ncas a 0 0 1 x\r\ncas a 0 0 1 noreply\r\n",
+        "cas a 0 0 1 1\r\nx\r\ncas nokey 0 0 1 1\r\nx\r\n",
         "set n 0 0 2\r\n10\r\nincr n 5\r\ndecr n 100\r\nincr n x\r\nincr nokey 1\r\nincr a 1\r\nget n\r\n",
         "set a 0 0 1 noreply\r\nx\r\nadd a 0 0 1 noreply\r\nx\r\ndelete b noreply\r\nincr n 1 noreply\r\nget a\r\n",
         "set a 0 0 1 other\r\nx\r\ndelete a 0\r\ndelete a 5\r\ndelete a 0 noreply\r\ndelete a x noreply\r\n",
         "touch a 0\r\ntouch nokey 0\r\ntouch a x\r\ntouch n 100 noreply\r\ngat 0 n a\r\ngats 0 n\r\ngat x n\r\ngat 0\r\n",
         "set e 0 0 0\r\n\r\nget e\r\nset e 0 0 4\r\n\r\n\r\n\r\nget e\r\n",
         "set a 0 0 3\r\nabcde\r\nset a 0 0 3 noreply\r\nabcde\r\n",
-        "\r\n\n  \r\nget\r\nnonsense\r\nGET a\r\nset a 0 0\r\nset a 0 0 1 noreply more\r\ngat\r\n",
-        "set a x 0 1\r\nset a 4294967296 0 x\r\nset a 0 x 1\r\nset a 0 0 -1\r\nset a 0 0 noreply\r\n",
+        "\r\n\n  \r\nget\r\nnonsense\r\nGET a\r\ngat\r\n",
         "incr a\r\nincr a 1 2 3\r\ntouch a\r\ndelete\r\ndelete a 0 noreply more\r\nverbosity\r\nflush_all 1 2 3 4\r\n",
         "mg a\r\nmg nokey\r\nmg a v t f c s k O12\r\nmg nokey k O12\r\nmg a q v\r\nmg nokey q v\r\nmn\r\n",
         "ms m 2\r\nhi\r\nms m 2 T0 F3 c k O1\r\nho\r\nms m 2 q\r\nhe\r\nms m 2 ME q\r\nha\r\nmn\r\nmg m v\r\n",
-        "ms m 2 I C1\r\nhi\r\nms m 2 MX\r\nhi\r\nms m 2 z\r\nhi\r\nms m 2 q q\r\nhi\r\nms m\r\nms m x\r\nms\r\n",
+        "ms m 2 I C1\r\nhi\r\nms m 2 MX\r\nhi\r\nms m 2 z\r\nhi\r\nms m 2 q q\r\nhi\r\n",
         "ms m 2\r\nhello\r\nms m 2 q\r\nhello\r\n",
         "md m\r\nmd m\r\nmd m q\r\nms m 2\r\nhi\r\nmd m q I T30\r\nmg m v\r\nmd m q\r\nmd m z\r\nmn\r\n",
         "ma n\r\nma n v D5\r\nma n MD q\r\nma nokey q\r\nma nokey N0 J7 v\r\nma a\r\nma n z\r\nmn\r\n",
         "ms YWJj 2 b\r\nhi\r\nmg YWJj b v k\r\nmg abc v k\r\nmg !!! b v\r\nmd YWJj b\r\n",
         "mg a v a a\r\nmg a 1 2 3 4 5 6 7 8 9 0 a b c d e f g h i\r\nmg\r\nmx\r\nm\r\nme nokey\r\nme\r\nmn x\r\n",
-        "ms a 1 a b c d e f g h i j k l m n o p q\r\nx\r\n",
         "verbosity 0\r\nverbosity x\r\nverbosity 0 noreply\r\ncache_memlimit 64\r\ncache_memlimit x\r\n",
         "lru_crawler enable\r\nlru_crawler x\r\nlru mode flat\r\nlru\r\nslabs reassign 1 2\r\nslabs x\r\n",
         "stats reset\r\nstats nonsense\r\nstats detail\r\nstats detail dump\r\nversion\r\nversion x\r\n",
@@ -179,8 +177,8 @@ fn what_can_be_said_is_answered_the_same() {
             + &"v".repeat(2_000_000)
             + "\r\nget a\r\n";
     let longs = format!(
-        "get {long}\r\nget a {long} b\r\nset {long} 0 0 1\r\nset {long} 0 0 1 noreply\r\ndelete {long}\r\nincr {long} 1\r\n\
-         touch {long} 0\r\nmg {long} v\r\nms {long} 1\r\nmd {long}\r\nma {long}\r\nme {long}\r\nget{keys}\r\n"
+        "get {long}\r\nget a {long} b\r\ndelete {long}\r\nincr {long} 1\r\n\
+         touch {long} 0\r\nmg {long} v\r\nmd {long}\r\nma {long}\r\nme {long}\r\nget{keys}\r\n"
     );
     let every_byte: Vec<u8> = (0..=255).cycle().take(10_000).collect();
     let binary = [b"set a 0 0 10000\r\n", &every_byte[..], b"\r\nget a b a\r\nmg a v\r\n"].concat();
@@ -285,7 +283,7 @@ fn request(rng: &mut Rng) -> Vec<u8> {
     const FLAGS: [&str; 16] =
         ["v", "k", "q", "t", "f", "c", "s", "O7", "T0", "N0", "R30", "I", "b", "z", "h", "u"];
     const MODES: [&str; 6] = ["ME", "MA", "MP", "MR", "MS", "MX"];
-    let key = |n: usize| if n == 19 { "k".repeat(251) } else { format!("key{n}") };
+    let key = |n: usize| format!("key{n}");
     let quiet = ["", "", " noreply"][pick(3)];
     let one = key(pick(20));
     let other = key(pick(20));
@@ -295,9 +293,7 @@ fn request(rng: &mut Rng) -> Vec<u8> {
     let fill = [b'7', b'\n', b'\r', b' ', 255][pick(5)];
     let value = [&vec![fill; length][..], if pick(50) == 0 { b"!!" } else { b"\r\n" }].concat();
     let store = ["set", "set", "set", "add", "replace", "append", "prepend"][pick(7)];
-    // memcached would let numbers wrap around.
-    let odd = ["x", "-1", ""][pick(3)];
-    match pick(24) {
+    match pick(21) {
         0..=3 => format!("get {one}\r\n").into(),
         4 => format!("gets {one} {other}\r\n").into(),
         5 => format!("gat 0 {one} {other}\r\n").into(),
@@ -313,10 +309,7 @@ fn request(rng: &mut Rng) -> Vec<u8> {
             [format!("ms {one} {length} {mode}{flags}\r\n").as_bytes(), &value].concat()
         }
         19 => format!("md {one}{flags}\r\n").into(),
-        20 => format!("ma {one}{flags}\r\n").into(),
-        21 => format!("{store} {one} {odd} 0 1\r\n").into(),
-        22 => format!("{store} {one} 0 0 {odd}\r\n").into(),
-        _ => format!("{store} {one}{flags}\r\n").into(),
+        _ => format!("ma {one}{flags}\r\n").into(),
     }
 }
 
@@ -332,4 +325,101 @@ fn random_requests_are_answered_the_same() {
             panic!("round {round}: {error:?}");
         }
     }
+}
+
+/// A random storage line, mostly with something wrong; behind it comes a value that reads like a command.
+fn storage_line(rng: &mut Rng) -> String {
+    let mut pick = |words: &[&str]| words[(rng.bits() % words.len() as u64) as usize].to_owned();
+    let blank = pick(&[" ", " ", " ", "  ", "\t", ""]);
+    let front = pick(&["", "", "", " ", "  ", "\t", "\r"]);
+    let end = pick(&["", "", "", " ", " noreply", " x", " noreply x", "\t", "\r", "\0", " \0"]);
+    let key = pick(&["k", "k", "k", "k\u{1}", "é", &"k".repeat(250), &"k".repeat(251)]);
+    let exact = VALUE.len().to_string();
+    let long = format!("0000000{exact}");
+    let longest = format!("00000000000{exact}");
+    let signed = format!("+{exact}");
+    let lengths = [&exact[..], &exact, &exact, &long, &longest, &signed, "x", "-1", "4294967312", "0x10", ""];
+    let length = pick(&lengths);
+    if pick(&["ms", "set"]) == "ms" {
+        let coded = ["eA0KeQ==", "YTpi", "Y-Tpi", "****", "YSBi"];
+        let flags = pick(&[
+            "",
+            "",
+            " b",
+            " T",
+            " s s",
+            " Mz",
+            " MAS",
+            " =",
+            " 1",
+            " C",
+            " q",
+            " O123",
+            " F4294967296",
+            " é",
+        ]);
+        let key = if flags == " b" { pick(&coded) } else { key };
+        return format!("{front}ms{blank}{key} {length}{flags}{end}");
+    }
+    let verb = pick(&["set", "add", "replace", "append", "prepend", "cas", "SET"]);
+    let numbers = [
+        "0",
+        "0",
+        "0",
+        "7",
+        "-1",
+        "+5",
+        "x",
+        "4294967295",
+        "4294967296",
+        "00",
+        "99999999999999999999",
+        "1\r",
+        "\u{b}5",
+    ];
+    let flags = pick(&numbers);
+    let time = pick(&numbers);
+    let cas = if verb == "cas" { pick(&["", " 1", " x", " -1", " noreply"]) } else { String::new() };
+    format!("{front}{verb}{blank}{key} {flags} {time}{} {length}{cas}{end}", pick(&["", "", "", " "]))
+}
+
+/// A value that reads like a command.
+const VALUE: &str = "set inj 0 0 1\r\nY";
+
+#[test]
+fn no_value_is_read_as_a_command_whatever_its_line_says() {
+    let servers = servers();
+    let mut pair = Pair::open(&servers).unwrap();
+    let rounds = if std::env::var_os("GATE_LONG").is_some() { 1_000_000 } else { 20_000 };
+    let mut rng = Rng::new(29, 0);
+    let mut forwarded = 0;
+    for _ in 0..rounds {
+        let line = storage_line(&mut rng);
+        let stream = format!("{line}\r\n{VALUE}\r\nmg inj\r\n");
+        let verb = line.trim_start_matches(' ').split(' ').next().unwrap_or_default();
+        let announces = ["set", "add", "replace", "append", "prepend", "cas", "ms"].contains(&verb);
+        let mut decoder = Decoder::new(LIMITS);
+        let mut at = 0;
+        while at < stream.len() {
+            let step = decoder.next(&stream.as_bytes()[at..]);
+            let bytes = &stream.as_bytes()[at..at + step.consumed()];
+            at += bytes.len();
+            match step {
+                Step::More { .. } => break,
+                Step::Request { request, .. } => {
+                    pair.decoded.send(bytes).unwrap();
+                    let said = pair.answer(&request).unwrap();
+                    forwarded += usize::from(request.command != Command::MetaGet);
+                    let has_run = request.command == Command::MetaGet && said != b"EN\r\n";
+                    // Behind a verb that no memcached knows it is not a value.
+                    assert!(!has_run || !announces, "{line:?}");
+                }
+                Step::Fault { fault, .. } if fault.closes() => break,
+                Step::Fault { .. } | Step::Skip { .. } | Step::Body { .. } => {}
+            }
+        }
+        pair.decoded.send(b"md inj q\r\n").unwrap();
+        pair.nothing_is_left().unwrap_or_else(|error| panic!("{line:?}: {error:?}"));
+    }
+    assert!(forwarded > rounds / 50, "{forwarded} of {rounds} storage lines were sound");
 }

@@ -113,24 +113,6 @@ fn what_memcached_refuses_is_refused_in_its_words() {
         ("gat\r\n", "ERROR\n"),
         ("nonsense\r\nmn\r\n", "ERROR\n.\n"),
         ("\u{80}\r\n", "ERROR\n"),
-        ("set a 0 0\r\n", "ERROR\n"),
-        ("set a 0 0 1 noreply more\r\n", "ERROR\n"),
-        ("cas a 0 0 1\r\n", "ERROR\n"),
-        ("cas a 0 0 1 noreply\r\nmn\r\n", ".\n"),
-        ("set a x 0 1\r\nmn\r\n", &format!("{bad}.\n")),
-        ("set a 4294967296 0 1\r\n", bad),
-        ("set a -1 0 1\r\n", bad),
-        ("set a 0 x 1\r\n", bad),
-        ("set a 0 0 -1\r\n", bad),
-        ("set a 0 0 +1\r\n", bad),
-        ("set a 0 0 1\t\r\n", bad),
-        ("set a 0 0 2147483646\r\n", bad),
-        ("set a 0 0 4294967297\r\n", bad),
-        ("set a 0 0 noreply\r\nmn\r\n", ".\n"),
-        ("ms a\r\n", bad),
-        ("ms a x\r\n", bad),
-        ("ms a S1\r\n", bad),
-        ("ms a 1 a b c d e f g h i j k l m n o p q\r\n", "CLIENT_ERROR options flags too long\n"),
         ("me\r\n", bad),
         ("mg\r\n", "ERROR\n"),
         ("mx a\r\n", "ERROR\n"),
@@ -138,8 +120,6 @@ fn what_memcached_refuses_is_refused_in_its_words() {
         ("incr a\r\n", "ERROR\n"),
         ("verbosity\r\n", "ERROR\n"),
         (&format!("get a {long} b\r\n"), bad),
-        (&format!("set {long} 0 0 1\r\n"), bad),
-        (&format!("set {long} 0 0 1 noreply\r\n"), ""),
         (&format!("delete {long}\r\n"), bad),
         (&format!("mg {long} v\r\n"), bad),
         (&format!("get {}\r\n", &long[1..]), ".\n"),
@@ -150,6 +130,92 @@ fn what_memcached_refuses_is_refused_in_its_words() {
     ];
     for (stream, expected) in rows {
         assert_eq!(answers(stream.as_bytes()), *expected, "{stream:?}");
+    }
+}
+
+#[test]
+fn the_value_behind_a_refused_storage_line_is_swallowed() {
+    let long = "k".repeat(MAX_KEY + 1);
+    let bad = "CLIENT_ERROR bad command line format\n";
+    let unsupported = "SERVER_ERROR denied retry_after_ms=0 reason=unsupported\n";
+    let rows = [
+        ("cas a 0 0 14", bad),
+        ("cas a 0 0 14 noreply", ""),
+        ("cas a 0 0 14 x", bad),
+        ("cas a 0 0 14 1 noreply more", bad),
+        ("set a 0 0 14 noreply more", bad),
+        ("set a x 0 14", bad),
+        ("set a 4294967296 0 14", bad),
+        ("set a -1 0 14", bad),
+        ("set a 0 x 14", bad),
+        ("set a 0 +1 14 noreply", ""),
+        (" set a 0 0 14", bad),
+        ("  ms a 14", bad),
+        ("ms a 14 =", bad),
+        ("ms a 14 q 1", bad),
+        ("ms a 14 a b c d e f g h i j k l m n o p q", "CLIENT_ERROR options flags too long\n"),
+        // `x\r\ny`, `a b`, DEL, and CR LF in a spelling that memcached takes, too.
+        ("ms eA0KeQ== 14 b", unsupported),
+        ("ms YSBi 14 b", unsupported),
+        ("ms YX9i 14 k b", unsupported),
+        ("ms eA-0KeQ== 14 b", unsupported),
+        (&format!("set {long} 0 0 14"), bad),
+        (&format!("set {long} 0 0 14 noreply"), ""),
+        (&format!("ms {long} 14"), bad),
+        (&format!("ms {long} 14 b"), bad),
+    ];
+    for (line, answer) in rows {
+        let stream = format!("{line}\r\nmn\r\n set a 0 0\r\nmn\r\n");
+        assert_eq!(answers(stream.as_bytes()), format!("{answer}.\n"), "{line:?}");
+    }
+}
+
+#[test]
+fn a_storage_line_without_a_length_ends_the_connection() {
+    let lines = [
+        "set a 0 0",
+        "set",
+        "set a 0 0 noreply",
+        "set a 0 0 -1",
+        "set a 0 0 +1",
+        "set a 0 0 1\t",
+        "set a 0 0 1\r",
+        "set a 0 0 00000000001",
+        "set a 0 0 2147483646",
+        "set a 0 0 4294967297",
+        "set a 0 0 99999999999999999999",
+        " add a 0 0 x",
+        "ms",
+        "ms a",
+        "ms a x",
+        "ms a S1",
+        "ms a +1",
+    ];
+    for line in lines {
+        let stream = format!("{line}\r\nmn\r\n");
+        assert_eq!(
+            answers(stream.as_bytes()),
+            "CLIENT_ERROR bad command line format\n",
+            "{line:?}: nothing behind it is read"
+        );
+    }
+}
+
+#[test]
+fn a_key_that_decodes_to_blanks_or_control_bytes_is_refused() {
+    for name in ["mg", "md", "ma", "me"] {
+        for (key, is_refused) in [
+            ("eA0KeQ==", true),
+            ("AA==", true),
+            ("YSBi", true),
+            ("fw==", true),
+            ("YTpi", false),
+            ("/w==", false),
+        ] {
+            let said = answers(format!("{name} {key} v b\r\n").as_bytes());
+            assert_eq!(said != ".\n", is_refused, "{name} {key}: {said}");
+            assert_eq!(answers(format!("{name} {key} v\r\n").as_bytes()), ".\n", "as it is written");
+        }
     }
 }
 
