@@ -72,7 +72,7 @@ fn answer(mut answers: TcpStream, asked: &[u8]) -> Result<()> {
         let said: &[u8] = match line {
             b"get k\r\n" => FOUND,
             b"mg k v\r\n" => meta::FOUND,
-            b"mg k t\r\n" => b"HD t-1\r\n",
+            b"me k\r\n" => b"ME k exp=-1 la=0 cas=1 fetch=yes cls=1 size=64\r\n",
             b"delete k\r\n" => b"DELETED\r\n",
             _ => anyhow::bail!("the store was asked {}", shown(line)),
         };
@@ -96,7 +96,7 @@ fn ten_thousand(gate: &Listening, store: &FakeStore) -> Result<(Vec<TcpStream>, 
     }
     wait_until("gate has not read all requests", || Ok(counter(gate, "requests")? == before + READS as u64))?;
     let (answers, asked) = store.next()?;
-    ensure!(asked == b"get k\r\nmg k t\r\n", "{}", shown(&asked));
+    ensure!(asked == b"get k\r\nme k\r\n", "{}", shown(&asked));
     ensure!(store.next_within(Duration::ZERO).is_err(), "another read came to the store");
     Ok((readers, answers, asked))
 }

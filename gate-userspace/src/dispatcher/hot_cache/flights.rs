@@ -279,8 +279,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number and a few letters.
-const MAX_TTL_LEN: usize = 64;
+/// A key and a few numbers.
+const MAX_TTL_LEN: usize = 512;
 /// Enough for as many threads never to meet.
 const SHARDS: usize = 16;
 

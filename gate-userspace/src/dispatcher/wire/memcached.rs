@@ -134,21 +134,22 @@ impl Cacheable for Memcached {
         MISSES.contains(&answer) || found && !says(answer, b"W") && !says(answer, b"X") && !says(answer, b"Z")
     }
 
+    /// `me`, since `mg` takes the right to make a stale item anew.
     fn query_ttl(request: &Request, bytes: &[u8]) -> Option<(Request, Vec<u8>)> {
-        let query = [b"mg ", request.keys(bytes).next()?, b" t\r\n"].concat();
+        let query = [b"me ", request.keys(bytes).next()?, b"\r\n"].concat();
         match Decoder::new(Limits::default()).next(&query) {
             Step::Request { request, .. } => Some((request, query)),
             _ => None,
         }
     }
 
-    /// `HD t<seconds>`, which are rounded up; -1 without end. `EN` if there is no such key.
+    /// `ME <key> exp=<seconds> ...`, rounded up, with a minus before memcached 1.6.24. -1 says without end, or before 1.6.24
+    /// within a second: the query is repeated after that time. `EN` if there is no such key.
     fn ttl(answer: &[u8], said: &[u8]) -> Ttl {
-        let seconds =
-            said.strip_prefix(b"HD t").and_then(|said| said.split(|byte| b" \r".contains(byte)).next());
-        match seconds.and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse().ok()) {
-            Some(seconds @ 0..) => Ttl::AtMost(Nanos::from_secs((seconds as u64).saturating_sub(1))),
-            Some(i64::MIN..0) => Ttl::Unbounded,
+        let seconds = || said.strip_prefix(b"ME ")?.split(|&byte| byte == b' ').nth(1)?.strip_prefix(b"exp=");
+        match seconds().and_then(|seconds| std::str::from_utf8(seconds).ok()?.parse::<i64>().ok()) {
+            Some(-1) => Ttl::AtMost(Nanos::from_secs(1)),
+            Some(seconds) => Ttl::AtMost(Nanos::from_secs(seconds.unsigned_abs().saturating_sub(1))),
             None if said.starts_with(b"EN\r\n") && !MISSES.contains(&answer) => Ttl::AtMost(Nanos::ZERO),
             None => Ttl::Unbounded,
         }

@@ -102,13 +102,13 @@ proptest! {
 fn a_keys_ttl_is_what_the_store_says_rounded_down() {
     let value = b"VALUE k 0 1\r\n1\r\nEND\r\n";
     for (answer, said, ttl) in [
-        (&value[..], "HD t42\r\n", Ttl::AtMost(Nanos::from_secs(41))),
-        (value, "HD t1\r\n", Ttl::AtMost(Nanos::ZERO)),
-        (value, "HD t0\r\n", Ttl::AtMost(Nanos::ZERO)),
-        (value, "HD t-1\r\n", Ttl::Unbounded),
-        (b"VA 1\r\n1\r\n", "HD t42\r\n", Ttl::AtMost(Nanos::from_secs(41))),
-        // A stale item.
-        (value, "HD t42 X Z\r\n", Ttl::AtMost(Nanos::from_secs(41))),
+        (&value[..], "ME k exp=42 la=0 cas=1 fetch=no cls=1 size=64\r\n", Ttl::AtMost(Nanos::from_secs(41))),
+        // memcached before 1.6.24.
+        (value, "ME k exp=-42 la=0 cas=1 fetch=no cls=1 size=64\r\n", Ttl::AtMost(Nanos::from_secs(41))),
+        (value, "ME k exp=1 la=0\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (value, "ME k exp=0 la=0\r\n", Ttl::AtMost(Nanos::ZERO)),
+        (value, "ME k exp=-1 la=0\r\n", Ttl::AtMost(Nanos::from_secs(1))),
+        (b"VA 1\r\n1\r\n", "ME exp=7 exp=42 la=0\r\n", Ttl::AtMost(Nanos::from_secs(41))),
         // It has gone since.
         (value, "EN\r\n", Ttl::AtMost(Nanos::ZERO)),
         (b"HD\r\n", "EN\r\n", Ttl::AtMost(Nanos::ZERO)),
@@ -165,7 +165,7 @@ fn only_plain_reads_of_one_key_in_one_spelling_are_shared() {
         );
     }
     let (query, bytes) = Memcached::query_ttl(&request("get k\r\n"), b"get k\r\n").unwrap();
-    assert_eq!((query.command, &bytes[..]), (Command::MetaGet, &b"mg k t\r\n"[..]));
+    assert_eq!((query.command, &bytes[..]), (Command::MetaDebug, &b"me k\r\n"[..]));
 }
 
 #[test]
