@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 mod history;
 mod meta;
+mod others;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 /// Every request is looked at, and a key that is asked for twice is hot.

@@ -1,17 +1,16 @@
 //! Requests over a dedicated connection that are not answered, and the marks of those that write.
 //!
 //! The store's replies there are forwarded unchanged. Here they are only counted, so that each write's mark goes with
-//! its answer, and so that its latency is known. A transaction's commands are answered before they are done, but
-//! `EXEC`, which does them, marks every key. Where answers cannot be counted (subscriptions, `MONITOR`, `CLIENT REPLY`,
-//! replication, or a client with too many requests outstanding), all keys stay marked from the next write on until the
-//! connection ends, and for the store's timeout after it.
+//! its answer, and so that its latency is known. A transaction's commands are answered before they are done: `EXEC`,
+//! which does them, marks the keys of all of them. Where answers cannot be counted (subscriptions, `MONITOR`,
+//! `CLIENT REPLY`, replication, or a client with too many requests outstanding), a write is one without an answer: its
+//! keys, and no others, stay marked for the store's timeout.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use gate_common::units::Nanos;
 
-use super::versions::{Mark, Marker};
+use super::versions::Mark;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::protocol::resp::{Kind, Part, Replies, rows};
 
@@ -19,7 +18,6 @@ use crate::protocol::resp::{Kind, Part, Replies, rows};
 /// connections.
 #[derive(Debug)]
 pub(crate) struct DedicatedWrites<T> {
-    marker: Rc<Marker>,
     replies: Replies,
     /// Received, and too short to decode.
     rest: Buffer,
@@ -29,8 +27,6 @@ pub(crate) struct DedicatedWrites<T> {
     unsent: usize,
     /// True once replies cannot be counted any more.
     has_lost_count: bool,
-    /// Marks every key then.
-    all: Option<Mark>,
     /// The reply that has begun, if its end has not come.
     partial: Option<PartialReply>,
 }
@@ -71,29 +67,29 @@ pub(crate) enum ReplyStart {
 }
 
 impl<T> DedicatedWrites<T> {
-    pub(crate) fn new(marker: Rc<Marker>) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            marker,
             // So that the beginnings below are told, however they are cut.
             replies: Replies::new(ABORTED.len()),
             rest: Buffer::default(),
             waiting: VecDeque::new(),
             unsent: 0,
             has_lost_count: false,
-            all: None,
             partial: None,
         }
     }
 
     /// Adds a request that is about to be sent. It has this mark, if it may write, and one reply, if `has_one_reply`.
     pub(crate) fn push(&mut self, mark: Option<Mark>, has_one_reply: bool, request: T) {
-        self.has_lost_count |= !has_one_reply || self.waiting.len() >= MOST_WAITING;
-        if !self.has_lost_count {
-            self.waiting.push_back(PendingReply { mark, request, sent: Nanos::MAX });
-            self.unsent += 1;
-        } else if mark.is_some() && self.all.is_none() {
-            self.all = Some(self.marker.mark_all());
+        if !has_one_reply || self.waiting.len() >= MOST_WAITING {
+            self.stop_counting();
         }
+        if self.has_lost_count {
+            // Without an answer it stays for the store's timeout.
+            return drop(mark);
+        }
+        self.waiting.push_back(PendingReply { mark, request, sent: Nanos::MAX });
+        self.unsent += 1;
     }
 
     /// All requests are sent now.
@@ -182,8 +178,11 @@ impl<T> DedicatedWrites<T> {
         }
     }
 
+    /// From now on no request is answered, as far as can be told, nor are those that wait.
     fn stop_counting(&mut self) {
         self.has_lost_count = true;
+        self.waiting.clear();
+        self.unsent = 0;
         self.rest.clear();
     }
 }
@@ -226,9 +225,10 @@ const MOST_WAITING: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
     use std::sync::Arc;
 
-    use super::super::versions::Versions;
+    use super::super::versions::{Marker, Versions};
     use super::*;
 
     struct Scene {
@@ -241,7 +241,7 @@ mod tests {
         fn new() -> Self {
             let versions = Arc::new(Versions::new(1));
             let marker = Marker::new(Arc::clone(&versions));
-            Self { versions, outstanding: DedicatedWrites::new(Rc::clone(&marker)), marker }
+            Self { versions, outstanding: DedicatedWrites::new(), marker }
         }
 
         fn write(&mut self, key: &str) {
@@ -281,20 +281,19 @@ mod tests {
     }
 
     #[test]
-    fn a_write_blocks_all_keys_where_answers_cannot_be_counted() {
+    fn an_uncounted_write_blocks_its_own_keys_for_a_time() {
         let mut scene = Scene::new();
+        scene.write("before");
         scene.outstanding.push(None, false, 0);
         scene.receive(b"*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n+OK\r\n");
-        assert!(!scene.blocked("other"));
         scene.write("a");
-        assert!(scene.blocked("other"));
-        let Scene { versions, marker, outstanding } = scene;
-        drop(outstanding);
-        let blocked = |now: u64| {
-            marker.housekeeping(Nanos(now), Nanos::from_secs(1));
-            versions.of(versions.hash(b"other")).is_none()
-        };
-        assert!(blocked(1) && blocked(1_000_000_000) && !blocked(1_000_000_001));
+        for now in [1, 1_000_000_000] {
+            scene.marker.housekeeping(Nanos(now), Nanos::from_secs(1));
+            assert!(scene.blocked("before") && scene.blocked("a") && !scene.blocked("other"));
+        }
+        // Also while its client stays connected.
+        scene.marker.housekeeping(Nanos(1_000_000_001), Nanos::from_secs(1));
+        assert!(!scene.blocked("before") && !scene.blocked("a"));
     }
 
     #[test]
@@ -345,6 +344,6 @@ mod tests {
         scene.receive(b"+OK\r\n");
         scene.write("a");
         scene.receive(b"+OK\r\n");
-        assert!(scene.blocked("a") && scene.blocked("other"));
+        assert!(scene.blocked("a") && !scene.blocked("other"), "its answer is not known to be its own");
     }
 }

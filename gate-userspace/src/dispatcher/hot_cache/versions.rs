@@ -119,6 +119,36 @@ enum MarkedSlots {
     Some(Box<[u32]>),
 }
 
+/// The keys that the requests of a transaction write, until it is executed.
+#[derive(Debug)]
+pub(crate) enum GatheredKeys {
+    /// Any, or more than are worth remembering.
+    All,
+    Some(Vec<u32>),
+}
+
+impl Default for GatheredKeys {
+    fn default() -> Self {
+        Self::Some(Vec::new())
+    }
+}
+
+impl GatheredKeys {
+    /// Adds the keys of one more request.
+    pub(crate) fn add(&mut self, mark: &Mark) {
+        let Self::Some(words) = self else { return };
+        match &mark.words {
+            Some(MarkedSlots::One(word)) => words.push(*word),
+            Some(MarkedSlots::Some(many)) => words.extend_from_slice(many),
+            Some(MarkedSlots::All) => return *self = Self::All,
+            None => {}
+        }
+        if words.len() > MOST_GATHERED {
+            *self = Self::All;
+        }
+    }
+}
+
 /// Marks for one thread, and those that stay for a while.
 #[derive(Debug)]
 pub(crate) struct Marker {
@@ -160,6 +190,17 @@ impl Marker {
     /// Marks all keys.
     pub(crate) fn mark_all(self: &Rc<Self>) -> Mark {
         self.mark(std::iter::empty())
+    }
+
+    /// Marks the keys that a transaction writes and is about to be executed; `None` if it writes none.
+    pub(crate) fn mark_gathered(self: &Rc<Self>, gathered: GatheredKeys) -> Option<Mark> {
+        let words = match gathered {
+            GatheredKeys::All => MarkedSlots::All,
+            GatheredKeys::Some(words) if words.is_empty() => return None,
+            GatheredKeys::Some(words) => MarkedSlots::Some(words.into()),
+        };
+        self.versions.change(&words, MARK);
+        Some(Mark { words: Some(words), marker: Rc::clone(self) })
     }
 
     /// Marks all keys around a time at which the store will forget them: from when an answer that is kept could
@@ -230,6 +271,8 @@ impl Drop for Mark {
 
 /// 512 KiB: at 10,000 writes outstanding, one hot key in seven is blocked by another's.
 const WORDS: usize = 1 << 16;
+/// Keys of a transaction that are marked one by one.
+const MOST_GATHERED: usize = 1 << 12;
 /// Times to forget everything at that are kept apart.
 const MOST_DELAYED: usize = 16;
 /// An answer lives for 3 s at most; and memcached counts in seconds.
@@ -352,5 +395,37 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_transaction_marks_the_keys_that_it_writes() {
+        let versions = Arc::new(Versions::new(1));
+        let marker = Marker::new(Arc::clone(&versions));
+        let blocked = |key: &str| versions.of(versions.hash(key.as_bytes())).is_none();
+        let mut gathered = GatheredKeys::default();
+        assert!(marker.mark_gathered(std::mem::take(&mut gathered)).is_none(), "it writes nothing");
+        for keys in [&["a"][..], &["b", "c"]] {
+            let mark = marker.mark(keys.iter().map(|key| key.as_bytes()));
+            gathered.add(&mark);
+            mark.over();
+        }
+        assert!(!blocked("a") && !blocked("b"), "what is queued is not done");
+        let mark = marker.mark_gathered(std::mem::take(&mut gathered)).unwrap();
+        assert!(["a", "b", "c"].into_iter().all(blocked) && !blocked("d"));
+        mark.over();
+        assert!(!blocked("a"));
+        let mark = marker.mark_all();
+        gathered.add(&mark);
+        mark.over();
+        let mark = marker.mark_gathered(gathered).unwrap();
+        assert!(blocked("d"), "a script may write any key");
+        mark.over();
+        let mut many = GatheredKeys::default();
+        for number in 0..=MOST_GATHERED {
+            let mark = marker.mark(std::iter::once(number.to_string().as_bytes()));
+            many.add(&mark);
+            mark.over();
+        }
+        assert!(matches!(many, GatheredKeys::All), "more than are worth remembering");
     }
 }

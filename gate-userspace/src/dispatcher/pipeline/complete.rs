@@ -45,7 +45,9 @@ impl<W: Wire> StoreEvents for Service<W> {
         if is_first && answer.give > 0 {
             request.features.reply_begins::<W>(reply.given());
         }
-        if is_first && W::Session::is_forbidden(input) {
+        // An error that a client causes may say anything; gate's own question is answered by the store alone.
+        if is_first && matches!(request.cache_role, CacheRole::QueryTtl(_)) && W::Session::is_forbidden(input)
+        {
             request.client.pool().identity().set_may_cache(false);
         }
         if request.cache_role.is_coalesced() {

@@ -25,6 +25,7 @@ use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::stream::ClientReader;
+use crate::dispatcher::hot_cache::versions::GatheredKeys;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
@@ -52,6 +53,8 @@ pub(super) struct DedicatedRequests<'a, W: Wire> {
     state: ConnectionState,
     /// The change of the store's pause that the transaction contains.
     queued_pause: Option<PauseChange>,
+    /// The keys that the transaction writes.
+    queued_keys: GatheredKeys,
     body: Option<Body>,
 }
 
@@ -96,6 +99,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             first,
             state: ConnectionState::default(),
             queued_pause: None,
+            queued_keys: GatheredKeys::default(),
             body: None,
         }
     }
@@ -245,7 +249,21 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         let is_queued = next.is_queued(self.in_transaction());
         let conversation = &mut *self.client.conversation.borrow_mut();
         let bytes = W::bytes(&self.decoder, &request, &conversation.input.bytes()[..len]);
-        let mark = if instead.is_some() { None } else { self.service.hot.mark(&request, bytes) };
+        let mark = match effect {
+            _ if instead.is_some() => None,
+            Effect::Commit => self.service.hot.marker().mark_gathered(std::mem::take(&mut self.queued_keys)),
+            Effect::Discard => {
+                self.queued_keys = GatheredKeys::default();
+                None
+            }
+            _ => {
+                let mark = self.service.hot.mark(&request, bytes);
+                if self.state.in_transaction {
+                    mark.iter().for_each(|mark| self.queued_keys.add(mark));
+                }
+                mark
+            }
+        };
         self.out.push(instead.unwrap_or(bytes));
         let asks = W::Session::pause(&request, bytes).filter(|_| instead.is_none());
         let pause = match effect {

@@ -66,7 +66,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
         Self {
             client,
             service,
-            outstanding: RefCell::new(DedicatedWrites::new(service.hot.marker())),
+            outstanding: RefCell::new(DedicatedWrites::new()),
             permits: Cell::new(0),
             last_progress: Cell::new(Nanos::ZERO),
             subscribed: Cell::new(None),

@@ -32,7 +32,7 @@ use crate::dispatcher::request::InFlight;
 use crate::dispatcher::stores::dedicated::{DedicatedConnection, in_time};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::dispatcher::wire::{Answer, Link, SessionState, Wire};
+use crate::dispatcher::wire::{Answer, Link, Wire};
 use crate::protocol::{Refusal, Step};
 
 /// The reason why a request ended early.
@@ -309,9 +309,6 @@ impl<W: Wire> BodyStream<'_, W> {
             if answer == Answer::MORE {
                 self.read_store().await.map_err(|broken| store_failure_end(broken, reply_started))?;
                 continue;
-            }
-            if !reply_started && W::Session::is_forbidden(self.received.bytes()) {
-                self.client.pool().identity().set_may_cache(false);
             }
             if !reply_started {
                 streamed.request.features.reply_begins::<W>(&self.received.bytes()[..answer.give]);

@@ -137,7 +137,7 @@ pub(crate) trait SessionState<R> {
         None
     }
 
-    /// True if a reply says that the user lacks a permission.
+    /// True if the reply to a question of gate's own says that the user lacks a permission.
     #[inline]
     fn is_forbidden(_reply: &[u8]) -> bool {
         false

@@ -159,13 +159,14 @@ impl Cacheable for Resp {
         }
     }
 
-    /// `:<milliseconds>`; -1 without end, -2 if there is no such key.
+    /// `:<milliseconds>`; -1 without end, -2 if there is no such key. After an error nothing is known of it.
     fn ttl(answer: &[u8], said: &[u8]) -> Ttl {
         let left = said.strip_prefix(b":").and_then(|said| said.strip_suffix(b"\r\n"));
         match left.and_then(|left| std::str::from_utf8(left).ok()?.parse().ok()) {
             Some(left @ 0_i64..) => Ttl::AtMost(Nanos::from_millis(left as u64)),
             Some(-2) if !EMPTY.contains(&answer) => Ttl::AtMost(Nanos::ZERO),
-            Some(_) | None => Ttl::Unbounded,
+            Some(_) => Ttl::Unbounded,
+            None => Ttl::AtMost(Nanos::ZERO),
         }
     }
 }
@@ -402,7 +403,7 @@ mod tests {
             (b"+none\r\n", ":-2\r\n", Ttl::Unbounded),
             // It was the first of its sorted set, or there is no set.
             (b":0\r\n", ":-2\r\n", Ttl::AtMost(Nanos::ZERO)),
-            (value, "-NOPERM\r\n", Ttl::Unbounded),
+            (value, "-NOPERM\r\n", Ttl::AtMost(Nanos::ZERO)),
         ] {
             assert_eq!(Resp::ttl(answer, said.as_bytes()), ttl, "{said}");
         }

@@ -131,7 +131,10 @@ fn check_access(command: &Described, access: Access) {
     // Read unless an option names a key to store into, which the other test has.
     const MAY_STORE: [&str; 3] = ["sort", "georadius", "georadiusbymember"];
     // Redis calls these neither reads nor writes.
-    const ANYTHING: [&str; 14] = [
+    const ANYTHING: [&str; 17] = [
+        "acl|deluser",
+        "acl|load",
+        "acl|setuser",
         "eval",
         "evalsha",
         "fcall",

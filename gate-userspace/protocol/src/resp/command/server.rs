@@ -76,7 +76,11 @@ pub(super) const SCRIPT: &[Spec] = &[
 
 /// The server.
 pub(super) const SERVER: &[Spec] = &[
-    c("acl", Admin, NONE, NO_KEYS),
+    c("acl", Admin, NONE, NO_KEYS).parent(),
+    // Their users may read other keys than before: no answer that was kept holds.
+    c("acl|deluser", Admin, ANY, NO_KEYS),
+    c("acl|load", Admin, ANY, NO_KEYS),
+    c("acl|setuser", Admin, ANY, NO_KEYS),
     c("bgrewriteaof", Admin, NONE, NO_KEYS),
     c("bgsave", Admin, NONE, NO_KEYS),
     c("cluster", Admin, NONE, NO_KEYS),
