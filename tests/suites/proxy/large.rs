@@ -427,6 +427,22 @@ fn a_long_value_in_a_transaction_stays_in_it() -> Result<()> {
 }
 
 #[test]
+fn more_than_a_million_arguments_take_no_memory() -> Result<()> {
+    const VALUES: usize = 1_100_000;
+    let store = Listening::redis()?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    let before = gate.memory()?;
+    let mut client = gate.connect()?;
+    client.write_all(format!("*{}\r\n$5\r\nRPUSH\r\n$1\r\nl\r\n", VALUES + 2).as_bytes())?;
+    let piece = b"$1\r\nx\r\n".repeat(VALUES / 100);
+    (0..100).try_for_each(|_| client.write_all(&piece))?;
+    ensure!(read_until(&mut client, b"\r\n")? == format!(":{VALUES}\r\n").as_bytes());
+    let more = gate.memory()?.saturating_sub(before);
+    ensure!(more < 4 * MIB, "{more} bytes for a request of {}", 100 * piece.len());
+    Ok(())
+}
+
+#[test]
 fn a_protocol_error_in_a_long_request_writes_nothing() -> Result<()> {
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", EVERYONE)?;

@@ -28,9 +28,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 KiB, 1 Mi, 512 MiB, as Redis; 16 KiB, which is what it reads at once.
+    /// 64 KiB, 2^31 - 1, 512 MiB, as Redis from 7.0; 16 KiB, which is what it reads at once. Arguments beyond what is gathered
+    /// take no memory here.
     fn default() -> Self {
-        Self { inline: 64 << 10, args: 1 << 20, bulk: 512 << 20, gather: 16 << 10 }
+        Self { inline: 64 << 10, args: i32::MAX as u32, bulk: 512 << 20, gather: 16 << 10 }
     }
 }
 
