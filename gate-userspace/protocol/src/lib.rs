@@ -353,7 +353,13 @@ impl Refusal {
             }
             Reason::StoreDown if self.uncertain => Blame::Uncertain,
             Reason::StoreDown => Blame::Unavailable,
-            _ => Blame::Denied,
+            Reason::UnknownSource
+            | Reason::TooLarge
+            | Reason::Unsupported
+            | Reason::Fragment
+            | Reason::Malformed
+            | Reason::SynRate
+            | Reason::NoConnection => Blame::Denied,
         }
     }
 
@@ -363,7 +369,7 @@ impl Refusal {
         let least = match self.blame() {
             Blame::Uncertain => None,
             Blame::Denied => Some(0),
-            _ => Some(1),
+            Blame::Throttled | Blame::Overloaded | Blame::Unavailable => Some(1),
         };
         if let Some(least) = least {
             out.extend_from_slice(b"retry_after_ms=");
@@ -396,7 +402,14 @@ const fn wait_for(reason: Reason) -> Nanos {
         | Reason::QueueDelay
         | Reason::QueueFull
         | Reason::Deadline => Nanos::from_millis(10),
-        _ => Nanos::ZERO,
+        // Another try helps nothing.
+        Reason::UnknownSource
+        | Reason::TooLarge
+        | Reason::Unsupported
+        | Reason::Fragment
+        | Reason::Malformed
+        | Reason::SynRate
+        | Reason::NoConnection => Nanos::ZERO,
     }
 }
 

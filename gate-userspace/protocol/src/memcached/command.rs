@@ -167,7 +167,29 @@ impl Command {
             Self::Get | Self::Gets | Self::Gat | Self::Gats => Expect::Values,
             Self::MetaGet | Self::MetaSet | Self::MetaDelete | Self::MetaArithmetic => Expect::Meta,
             Self::Stats => Expect::Stats,
-            _ => Expect::Line,
+            Self::Set
+            | Self::Add
+            | Self::Replace
+            | Self::Append
+            | Self::Prepend
+            | Self::Cas
+            | Self::Delete
+            | Self::Incr
+            | Self::Decr
+            | Self::Touch
+            | Self::MetaDebug
+            | Self::MetaNoop
+            | Self::FlushAll
+            | Self::Version
+            | Self::Verbosity
+            | Self::StatsGate
+            | Self::Quit
+            | Self::CacheMemlimit
+            | Self::Lru
+            | Self::LruCrawler
+            | Self::Slabs
+            | Self::Extstore
+            | Self::RefreshCerts => Expect::Line,
         }
     }
 }

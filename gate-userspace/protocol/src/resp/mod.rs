@@ -39,6 +39,10 @@ pub use touched::Touched;
 
 use super::Refusal;
 
+/// The version of Redis that the table of commands is compared with. A row that it does not know says so
+/// ([`Command::is_compared`]), and is not taken for all that its command touches.
+pub const COMPARED_WITH: &str = "7.0";
+
 /// Appends what a client reads whose request is refused.
 pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
     out.push(b'-');

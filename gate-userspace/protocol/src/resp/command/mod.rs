@@ -176,6 +176,12 @@ impl Command {
 
     /// Its place among all of them; the unknown one is first.
     pub(super) const fn index(self) -> usize {
+    /// True if its row in the table has been compared with [`super::COMPARED_WITH`].
+    #[must_use]
+    pub const fn is_compared(self) -> bool {
+        self.spec().compared
+    }
+
         self.0 as usize
     }
 

@@ -17,7 +17,9 @@ pub(super) const CONNECTION: &[Spec] = &[
     c("client|kill", Admin, NONE, NO_KEYS),
     c("client|list", Admin, NONE, NO_KEYS),
     // Libraries greet with it. It asks to be told when the store moves, which is between gate and the store.
-    c("client|maint_notifications", Connection, NONE, NO_KEYS),
+    c("client|maint_notifications", Connection, NONE, NO_KEYS).not_compared(),
+    c("client|no-evict", Admin, NONE, NO_KEYS).state(State::Own),
+    c("client|no-touch", Connection, NONE, NO_KEYS).state(State::Own).not_compared(),
     c("client|pause", Admin, NONE, NO_KEYS).state(State::Pause),
     c("client|reply", Connection, NONE, NO_KEYS).state(State::Reply),
     c("client|setname", Connection, NONE, NO_KEYS).state(State::Name),
@@ -49,8 +51,8 @@ pub(super) const CONNECTION: &[Spec] = &[
     c("unwatch", Transaction, NONE, NO_KEYS).state(State::Transaction),
     c("wait", Blocking, NONE, NO_KEYS).state(State::Blocking),
     c("watch", Transaction, NONE, ALL).state(State::Transaction),
-    c("client|setinfo", Connection, NONE, NO_KEYS).state(State::Name),
-    c("waitaof", Blocking, NONE, NO_KEYS).state(State::Blocking),
+    c("client|setinfo", Connection, NONE, NO_KEYS).state(State::Name).not_compared(),
+    c("waitaof", Blocking, NONE, NO_KEYS).state(State::Blocking).not_compared(),
 ];
 
 /// Scripts and functions.

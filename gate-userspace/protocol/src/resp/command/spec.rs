@@ -19,6 +19,8 @@ pub(crate) struct Spec {
     pub(crate) may_store: bool,
     /// True if its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
     pub(crate) pure: bool,
+    /// True if a test has compared the row with what [`super::super::COMPARED_WITH`] says of the command.
+    pub(crate) compared: bool,
 }
 
 /// Where keys are among the arguments, of which the name is number 0.
@@ -82,7 +84,18 @@ const fn range(first: u8, last: i8, step: u8) -> KeySpec {
 pub(super) const fn c(name: &'static str, class: Class, access: Access, keys: KeySpec) -> Spec {
     let rows = Rows::Keys;
     let state = State::Shared;
-    Spec { name, class, access, keys, rows, state, parent: false, may_store: false, pure: false }
+    Spec {
+        name,
+        class,
+        access,
+        keys,
+        rows,
+        state,
+        parent: false,
+        may_store: false,
+        pure: false,
+        compared: true,
+    }
 }
 
 impl Spec {
@@ -100,6 +113,11 @@ impl Spec {
 
     pub(super) const fn pure(self) -> Self {
         Self { pure: true, ..self }
+    }
+
+    /// A command that the compared version does not know: the row is from the documentation.
+    pub(super) const fn not_compared(self) -> Self {
+        Self { compared: false, ..self }
     }
 
     pub(super) const fn fields(self, from: u8, step: u8) -> Self {
