@@ -74,15 +74,15 @@ impl PriceClass {
                 Self(2)
             }
             Class::Read => Self(3),
-            Class::Range | Class::Collection | Class::Scan => Self(4),
+            // What is not known is mostly a module's: it may walk over as much as a scan does.
+            Class::Range | Class::Collection | Class::Scan | Class::Unknown => Self(4),
             Class::Combine => Self(5),
             Class::Script
             | Class::Transaction
             | Class::Blocking
             | Class::Pubsub
             | Class::Connection
-            | Class::Admin
-            | Class::Unknown => Self::OTHER,
+            | Class::Admin => Self::OTHER,
         }
     }
 
@@ -117,7 +117,7 @@ mod tests {
             (Combine, "other", "combine"),
             (Scan, "other", "range"),
             (Script, "other", "other"),
-            (Unknown, "other", "other"),
+            (Unknown, "other", "range"),
         ] {
             let named = [
                 PriceClass::OF_MEMCACHED[PriceClass::of_memcached(class).index()],

@@ -93,7 +93,7 @@ impl<W: Wire> Session<W> {
                 return Err(CloseCause::ClientLeft);
             }
         };
-        {
+        let is_reusable = {
             let socket = connection.socket();
             let exchange = Exchange::new(self, service);
             let requests = DedicatedRequests::new(&exchange, first);
@@ -103,8 +103,11 @@ impl<W: Wire> Session<W> {
                 ended = exchange.watch_store() => return Err(ended),
                 ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => return Err(ended),
             }
+            exchange.is_reusable.get()
+        };
+        if is_reusable {
+            service.lines.give_back(connection, identity);
         }
-        service.lines.give_back(connection, identity);
         drop(self.dedicated_slot.take());
         self.other_bytes.set(0);
         self.awaits_store.set(false);

@@ -46,7 +46,7 @@ impl ConnectionState {
 
     pub(super) fn apply(&mut self, effect: Effect) {
         match effect {
-            Effect::None | Effect::Blocks => {}
+            Effect::None | Effect::Blocks | Effect::Unknown => {}
             Effect::Begin => self.in_transaction = true,
             Effect::Watch => self.watches = true,
             // In a transaction it is only queued.

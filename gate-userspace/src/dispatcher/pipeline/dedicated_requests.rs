@@ -292,6 +292,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.client.set_outstanding(outstanding.len());
         if instead.is_none() {
             self.state.apply(effect);
+            self.exchange.is_reusable.update(|is| is && effect != Effect::Unknown);
         }
         if effect == Effect::Subscribes {
             self.exchange.subscribed.set(Some(clock::monotonic()));

@@ -39,6 +39,8 @@ pub(super) struct Exchange<'a, W: Wire> {
     awaits_replies: Cell<bool>,
     /// False once a transaction did not end as it should: the connection may keep state that gate does not know of.
     pub(super) state_is_known: Cell<bool>,
+    /// False once the connection may keep state that its client does not need: no other client gets it.
+    pub(super) is_reusable: Cell<bool>,
     /// True once the store has executed what should have been a part of a transaction.
     pub(super) refuses_transactions: Cell<bool>,
 }
@@ -72,6 +74,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             subscribed: Cell::new(None),
             awaits_replies: Cell::new(false),
             state_is_known: Cell::new(true),
+            is_reusable: Cell::new(true),
             refuses_transactions: Cell::new(false),
         }
     }

@@ -220,6 +220,8 @@ pub(crate) enum Effect {
     Unwatch,
     /// All state is forgotten, the identity included.
     Reset,
+    /// Not known: the client needs it no more, and no other client gets its connection.
+    Unknown,
     /// State is kept until the connection ends.
     Lasting,
     /// The same; the store replies, and then sends by itself.

@@ -190,6 +190,9 @@ impl SessionState<Request> for Resp {
     fn effect(request: &Request) -> Effect {
         match (request.state, request.command) {
             (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
+            // Modules' commands, and a look at a connection of the client's identity.
+            (State::Own, Command::UNKNOWN | CLIENT_INFO) => Effect::None,
+            (State::Own, CLIENT) => Effect::Unknown,
             // Neither waits for a permit: requests that hold one may be waiting for it.
             (State::Blocking | State::Pause, _) => Effect::Blocks,
             (State::Transaction, MULTI) => Effect::Begin,
@@ -199,7 +202,18 @@ impl SessionState<Request> for Resp {
             (State::Transaction, UNWATCH) => Effect::Unwatch,
             (State::Reset | State::Quit, _) => Effect::Reset,
             (State::Pubsub | State::Monitor | State::Replication, _) => Effect::Subscribes,
-            _ => Effect::Lasting,
+            (
+                State::Select
+                | State::Hello
+                | State::Auth
+                | State::Name
+                | State::Transaction
+                | State::Reply
+                | State::Tracking
+                | State::Cluster
+                | State::Own,
+                _,
+            ) => Effect::Lasting,
         }
     }
 
@@ -235,6 +249,8 @@ impl Wire for Resp {
 /// be a rank.
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
+const CLIENT: Command = Command::named("client");
+const CLIENT_INFO: Command = Command::named("client|info");
 const SET_INFO: Command = Command::named("client|setinfo");
 const PAUSE: Command = Command::named("client|pause");
 const UNPAUSE: Command = Command::named("client|unpause");

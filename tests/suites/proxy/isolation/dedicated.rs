@@ -331,3 +331,28 @@ fn no_later_write_overtakes_a_first_blocking_request() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn an_unknown_command_keeps_no_connection_of_the_store() -> Result<()> {
+    const CLIENTS: usize = 30;
+    let store = Listening::redis()?;
+    let gate = gate(&store, "", TENANTS)?;
+    let mut clients: Vec<TcpStream> =
+        (0..CLIENTS).map(|_| gate.connect_from(CRITICAL)).collect::<Result<_>>()?;
+    clients.iter_mut().try_for_each(|client| check(client, "GET a\r\n", "$-1\r\n"))?;
+    let before = store_connections(&store)?;
+    for request in ["FOO bar\r\n", "CLIENT INFO\r\n", "CLIENT FOO\r\n"] {
+        for client in &mut clients {
+            client.write_all(request.as_bytes())?;
+            let said = read_until(client, b"\r\n")?;
+            if said.starts_with(b"$") {
+                read_until(client, b"\r\n")?;
+            }
+            check(client, "GET a\r\n", "$-1\r\n")?;
+        }
+        wait_until("the store has a connection for each client", || {
+            Ok(store_connections(&store)? <= before + 3)
+        })?;
+    }
+    Ok(())
+}

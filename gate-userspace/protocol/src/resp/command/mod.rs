@@ -1,6 +1,7 @@
 //! The commands that are known: what each does to keys, to its connection, and how much it is likely to do.
 //!
-//! A command that is not here may change any key and any state ([`Command::UNKNOWN`]).
+//! A command that is not here may change any key and read as much as a scan does ([`Command::UNKNOWN`]). It needs a
+//! connection of its own for its answer. Those that change a connection's state are all here: of newer ones, see `CLIENT`.
 
 mod data;
 mod server;
@@ -57,7 +58,8 @@ pub enum State {
 const PARTS: [&[Spec]; 6] =
     [data::STRING, data::KEYSPACE, data::COLLECTION, server::CONNECTION, server::SCRIPT, server::SERVER];
 
-const UNKNOWN: Spec = spec::c("unknown", Class::Unknown, Access::WriteAny, spec::NO_KEYS).state(State::Own);
+const UNKNOWN: Spec =
+    spec::c("unknown", Class::Unknown, Access::WriteAny, spec::NO_KEYS).open().state(State::Own);
 
 const COUNT: usize = {
     let mut count = 1;
@@ -174,14 +176,14 @@ impl Command {
         (1..COUNT as u16).map(Self)
     }
 
-    /// Its place among all of them; the unknown one is first.
-    pub(super) const fn index(self) -> usize {
     /// True if its row in the table has been compared with [`super::COMPARED_WITH`].
     #[must_use]
     pub const fn is_compared(self) -> bool {
         self.spec().compared
     }
 
+    /// Its place among all of them; the unknown one is first.
+    pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 
