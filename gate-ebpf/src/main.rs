@@ -120,7 +120,7 @@ pub(crate) fn gate_clock(_ctx: XdpContext) -> u32 {
     xdp_action::XDP_PASS
 }
 
-/// The XDP action of an exit.
+/// The XDP action of an exit. Without a wildcard: no new exit passes by omission.
 #[inline(always)]
 fn action(exit: Exit) -> u32 {
     match exit {
@@ -132,7 +132,18 @@ fn action(exit: Exit) -> u32 {
         | Exit::SynRate
         | Exit::NoConnection => xdp_action::XDP_DROP,
         Exit::RefusedReplied => xdp_action::XDP_TX,
-        _ => xdp_action::XDP_PASS,
+        Exit::NotIp
+        | Exit::NotTransport
+        | Exit::NotOurs
+        | Exit::NotReady
+        | Exit::Fragment
+        | Exit::BadHeader
+        | Exit::UnknownPassed
+        | Exit::Passed
+        | Exit::Shadowed
+        | Exit::Bare
+        | Exit::StalePassed
+        | Exit::Missing => xdp_action::XDP_PASS,
     }
 }
 
