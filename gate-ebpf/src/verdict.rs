@@ -131,23 +131,21 @@ impl PacketContext {
         if self.plan.tenant_id == 0 {
             return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
         }
-        if self.scratch().payload.is_malformed() {
-            return Ok(self.refuse(Reason::Malformed, Exit::Malformed));
+        let commands = self.scratch().commands;
+        let is_unread = commands == Commands::Scanned && self.scratch().scan.unread() != 0;
+        // The daemon reads fragmented datagrams whole, and charges for them.
+        let is_read_again = self.scratch().payload.is_first_fragment()
+            && self.plan.service_flags() & service_flags::PROXIED != 0;
+        if self.scratch().payload.is_malformed() || is_unread && !is_read_again {
+            return Ok(self.refuse_priced(Reason::Malformed, 0, Exit::Malformed));
         }
-        if self.scratch().payload.is_first_fragment()
-            && self.plan.service_flags() & service_flags::PROXIED != 0
-        {
-            // The daemon charges for fragmented datagrams.
+        if is_read_again {
             return Ok(Exit::Fragment);
         }
-        let commands = self.scratch().commands;
         let charged = self.charge_datagram(commands);
         let exit = self.exit_for_charge(charged);
         if commands == Commands::NotParsed {
             return Ok(exit);
-        }
-        if commands == Commands::Scanned && self.scratch().scan.unread() != 0 {
-            counters::count_event(Event::UpperBound);
         }
         if exit != Exit::RefusedDropped {
             self.sample(commands);
@@ -214,6 +212,9 @@ impl PacketContext {
         }
         let charged = self.charge();
         let exit = self.exit_for_charge(charged);
+        if self.scratch().commands == Commands::Scanned && self.scratch().scan.unread() != 0 {
+            counters::count_event(Event::UpperBound);
+        }
         if exit != Exit::RefusedDropped {
             self.sample_segment();
         }

@@ -126,7 +126,7 @@ pub enum Event {
     ReplyBudget = 5,
     /// A refusal went unanswered: the driver left no room for it to grow, or did not let the rest of the request be cut off.
     NoRoom = 6,
-    /// A request was priced by its length: it could not be read whole.
+    /// A segment that is priced by its lines was priced by its length: it could not be read whole.
     UpperBound = 7,
     /// The heartbeat was stale: pushed refusals were not applied.
     Stale = 8,

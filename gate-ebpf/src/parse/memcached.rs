@@ -1,22 +1,26 @@
 //! The price of a datagram of memcached's text protocol, or of a segment where that is priced by its lines.
 //!
 //! memcached runs every command in a datagram, so every command is priced. The rules below are those of
-//! memcached 1.6 (`proto_text.c`); where several readings are possible, the dearest one counts.
+//! memcached 1.5 to 1.6.45 (`memcached.c`, `proto_text.c`, `proto_parser.c`). Where they read a datagram differently, or gate
+//! cannot read it to its end, it is malformed: a value must never be run as commands, nor wait for another client's datagram.
 //!
 //! - A frame header of 8 bytes comes first. memcached ignores a request of several datagrams, and one
 //!   without a payload: malformed.
 //! - A line ends with `\n`; one `\r` before it does not count. Only spaces separate words. memcached
 //!   never runs a last line without an end: malformed.
-//! - Data follows a storage command. gate skips it only if memcached surely reads it as data: the line holds all
-//!   words that the command needs, and each number is in its range. Otherwise memcached would run the bytes as
-//!   commands, and gate prices them as commands. Data that ends beyond the datagram is malformed: memcached would
-//!   read the next datagram, of any sender, as the rest.
+//! - Data follows a storage command whose line holds the words that the command needs, numbers of digits alone and within
+//!   their ranges, and flags that begin with letters. Some memcached takes the data behind another line for commands: malformed.
+//!   So is data that ends beyond the datagram: memcached would read the next datagram, of any sender, as the rest.
+//! - A line that begins with a space, which some memcached skips, is malformed.
+//! - A request of the binary protocol is malformed: its body may go beyond the datagram as well.
 //! - Each word of an unknown command is priced as a row.
-//! - Bytes that cannot be read (in a later fragment, or of memcached's binary protocol) cost the most that so many bytes
-//!   can: [`ServiceState::upper_bound`]. Skipped data may lie in later fragments.
+//! - Data may lie in later fragments. Other bytes that cannot be read are malformed, unless the daemon reads the whole
+//!   datagram: that of a proxied service, in fragments.
 //!
 //! A segment is read as if it began with a line: what it begins with may be the rest of one. A last line without an end
-//! counts as a line, and data may end in a later segment. The binary protocol is not known: its bytes are read as lines.
+//! counts as a line, and data may end in a later segment. Behind a line that would make a datagram malformed, each line of a
+//! segment is priced as a command. Bytes that cannot be read cost the most that so many bytes can:
+//! [`ServiceState::upper_bound`].
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{Exit, QueryClass, ServiceState};

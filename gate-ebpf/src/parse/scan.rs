@@ -19,7 +19,7 @@ pub(crate) enum ScanStatus {
     Unread,
     /// The scan read every line.
     Read,
-    /// A line or its data has no end.
+    /// Of a datagram: a line or its data has no end, or not every memcached reads it alike.
     Malformed,
 }
 
@@ -44,10 +44,12 @@ pub(crate) struct CommandScan {
     after_space: u32,
     /// The present word as a number, if it should be one.
     number: u64,
-    /// Bytes of the data after the present line.
-    data_len: u32,
-    /// True if memcached may not read data after the present line.
-    broken: bool,
+    /// Bytes of the data after the present line, its end included.
+    skip: u32,
+    /// The same for lines since the first broken one: none in a segment, more than a datagram holds.
+    broken_skip: u32,
+    /// Not zero if not every memcached reads this or an earlier line alike.
+    broken: u64,
     /// True if the present line asks for no reply.
     quiet: bool,
     /// True if any line asks for a reply.
@@ -116,6 +118,8 @@ pub(crate) fn run(ctx: *mut xdp_md, scan: *mut CommandScan, payload_at: u32, end
         (*scan).readable = readable;
         (*scan).line = at;
         (*scan).verb = Verb::NONE;
+        (*scan).broken = 0;
+        (*scan).broken_skip = if (*scan).is_segment { 0 } else { BEYOND };
         (*scan).status = ScanStatus::Unread;
         let mut step = Step { ctx, scan };
         bpf_loop(MAX_STEPS, loop_step as *mut c_void, (&raw mut step).cast(), 0);
@@ -233,17 +237,16 @@ impl CommandScan {
     /// Parses the command, up to its first word.
     #[inline(always)]
     fn start_line(&mut self, word: u64) -> Option<()> {
-        if word as u8 == BINARY && !self.is_segment {
-            return self.finish(ScanStatus::Unread);
-        }
         let (verb, len) = Verb::of(word);
+        // Without branches, each of which doubles what the verifier walks; so below.
+        self.broken |= (swar::equal(word, BINARY) | swar::equal(word, b' ')) & 0xff;
+        self.skip = 0;
         self.at += len;
         self.verb = verb;
         self.words = 0;
         self.word_len = 0;
         self.number = 0;
         self.after_space = FIRST_BYTE;
-        self.broken = false;
         // Commands begin with a lower-case letter and replies with an upper-case one: a reply gets no reply.
         self.quiet = !(word as u8).is_ascii_lowercase();
         if verb.has(Verb::SAMPLED) && !verb.has(Verb::WORDS) {
@@ -288,10 +291,10 @@ impl CommandScan {
         let stop = (word >> ((8 * len) & 63)) as u8;
         let after = (word >> ((8 * (len + 1)) & 63)) as u8;
         if ends == 0 || (stop == b'\r' && (len == 7 || after != b'\n')) {
-            // The word continues. A carriage return within a line is part of its word; the line counts as broken.
+            // The word continues. A carriage return within a line is part of its word; a storage line is broken by it.
             let odd = ends != 0 && len < 7;
             let len = if odd { len + 1 } else { len };
-            self.broken |= odd;
+            self.broken |= u64::from(odd) & verb.bit(Verb::DATA);
             self.scan_word_bytes(verb, word, len);
             self.at += len;
             return if self.at < self.end { Some(()) } else { self.endless() };
@@ -322,12 +325,16 @@ impl CommandScan {
                     Some(number) if self.word_len + len <= MAX_DIGITS => {
                         self.number = self.number * swar::power_of_ten(len) + u64::from(number);
                     }
-                    _ => self.broken = true,
+                    _ => self.broken = 1,
                 }
             } else {
-                // For memcached a zero byte ends the line.
+                // For memcached before 1.6.40 a zero byte ends the line.
                 let beyond = if len == 8 { 0 } else { u64::MAX << ((8 * len) & 63) };
-                self.broken |= swar::any_below(word | beyond, 1);
+                self.broken |= swar::below(word | beyond, 1);
+                // Later ones do not read the data behind a flag that does not begin with a letter.
+                let begins_flag = verb.bit(Verb::META) & is_below(1, self.words) & is_below(self.word_len, 1);
+                let letter = (word as u8 | 0x20).wrapping_sub(b'a');
+                self.broken |= begins_flag & is_below(0, len) & is_below(25, letter.into());
             }
         }
         self.word_len += len;
@@ -344,11 +351,12 @@ impl CommandScan {
         self.quiet |= verb.has(Verb::META) && index > 0 && is_q;
         if verb.has(Verb::DATA) {
             self.broken |= match verb.largest(index) {
-                Some(largest) => self.number > largest,
-                None => index == 0 && self.word_len > MAX_KEY,
+                Some(largest) => u64::from(self.number > largest) | is_below(MAX_NUMBER, self.word_len),
+                None => u64::from(index == 0 && self.word_len > MAX_KEY),
             };
             if index == verb.data_len_at() {
-                self.data_len = self.number as u32;
+                // Two bytes end the data.
+                self.skip = self.number as u32 + 2;
             }
         }
         self.number = 0;
@@ -372,9 +380,10 @@ impl CommandScan {
         }
         self.count_command(self.words);
         self.wants_reply |= !self.quiet;
-        let data = verb.has(Verb::DATA) && !self.broken && verb.holds(self.words);
-        // Two bytes end the data.
-        self.at = end + 1 + if data { self.data_len + 2 } else { 0 };
+        let least = verb.least_words();
+        let most = least + verb.optional_words();
+        self.broken |= verb.bit(Verb::DATA) & (is_below(self.words, least) | is_below(most, self.words));
+        self.at = end + 1 + if self.broken == 0 { self.skip } else { self.broken_skip };
         self.line = self.at;
         self.verb = Verb::NONE;
         match self.at {
@@ -385,6 +394,14 @@ impl CommandScan {
     }
 }
 
+/// One if `number` is below `bound`, else zero, without a branch.
+#[inline(always)]
+fn is_below(number: u32, bound: u32) -> u64 {
+    opaque_value(u64::from(number).wrapping_sub(u64::from(bound))) >> 63
+}
+
+/// More bytes than any datagram has.
+const BEYOND: u32 = 1 << 30;
 /// Words of eight bytes in which one step counts: the step itself costs more than one of them.
 const AT_ONCE: usize = 4;
 /// More steps than any payload within [`MAX_READ`] takes: each step but the first of a line advances by at
@@ -400,6 +417,8 @@ const BINARY: u8 = 0x80;
 const EXPIRY: u32 = 2;
 /// The most digits that always fit 64 bits.
 const MAX_DIGITS: u32 = 19;
+/// The most bytes of a number of 32 bits, its sign included; memcached since 1.6.40 takes no longer ones.
+const MAX_NUMBER: u32 = 11;
 /// memcached's longest key.
 const MAX_KEY: u32 = 250;
 /// ` noreply`, space included.

@@ -17,7 +17,13 @@ pub(crate) fn equal(word: u64, byte: u8) -> u64 {
 /// True if any byte is below `bound`, which is at most 128.
 #[inline(always)]
 pub(crate) fn any_below(word: u64, bound: u8) -> bool {
-    word.wrapping_sub(LOW * bound as u64) & !word & HIGH != 0
+    below(word, bound) != 0
+}
+
+/// Not zero if any byte is below `bound`, which is at most 128. Of several, only the first is certain.
+#[inline(always)]
+pub(crate) fn below(word: u64, bound: u8) -> u64 {
+    word.wrapping_sub(LOW * bound as u64) & !word & HIGH
 }
 
 /// The number of bytes in a mask.

@@ -2,6 +2,8 @@
 
 use gate_common::abi::QueryClass;
 
+use crate::maps::opaque_value;
+
 /// A command's properties in one word: bits that the scanner tests, and its [`QueryClass`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verb(u32);
@@ -57,6 +59,12 @@ impl Verb {
         self.0 & bits != 0
     }
 
+    /// One if `bit`, which is a single one, is set, else zero; without a branch.
+    #[inline(always)]
+    pub(crate) fn bit(self, bit: u32) -> u64 {
+        opaque_value(u64::from(self.0 >> bit.trailing_zeros())) & 1
+    }
+
     /// The class of a command with so many rows.
     #[inline(always)]
     pub(crate) fn class(self, rows: u32) -> u32 {
@@ -106,15 +114,16 @@ impl Verb {
         if self.has(Self::META) { 1 } else { 3 }
     }
 
-    /// True if a storage command may have so many words. Meta commands have flags, up to a number.
+    /// The least words of a storage command: key, flags, expiry, length, and a unique; of a meta command key and length.
     #[inline(always)]
-    pub(crate) fn holds(self, words: u32) -> bool {
-        let (least, most) = match (self.has(Self::META), self.has(Self::UNIQUE)) {
-            (true, _) => (2, MAX_META_WORDS),
-            (false, false) => (4, 5),
-            (false, true) => (5, 6),
-        };
-        least <= words && words <= most
+    pub(crate) fn least_words(self) -> u32 {
+        (4 + self.bit(Self::UNIQUE) - 2 * self.bit(Self::META)) as u32
+    }
+
+    /// The most words of a storage command beyond the least: `noreply`, or a meta command's flags.
+    #[inline(always)]
+    pub(crate) fn optional_words(self) -> u32 {
+        (1 + (MAX_META_FLAGS - 1) * self.bit(Self::META)) as u32
     }
 
     /// The command at the start of a line, given the line's first eight bytes, and its length with the space
@@ -157,8 +166,8 @@ impl Verb {
     }
 }
 
-/// Fewer than memcached's limit on the words of a meta command, which has changed over time.
-const MAX_META_WORDS: u32 = 16;
+/// Fewer than memcached's limit on the words of a meta command, which has changed over time, key and length taken off.
+const MAX_META_FLAGS: u64 = 14;
 
 const SET: u32 = text4(b"set ");
 const ADD: u32 = text4(b"add ");

@@ -249,9 +249,6 @@ impl Model {
         let charged = self.charge(context);
         let exit = self.pass_or_refuse(context, charged, context.price);
         let Some(commands) = &context.commands else { return exit };
-        if commands.bounded {
-            self.cpu.events[Event::UpperBound.index()] += 1;
-        }
         if exit != Exit::RefusedDropped || !commands.answerable {
             return exit;
         }
@@ -291,6 +288,9 @@ impl Model {
         if context.service.flags & service_flags::PROXIED != 0 {
             let fits = self.take(context.tenant, Word::Tcp, payload.len as u32, &context.state.tcp);
             return self.pass_or_refuse(context, fits.map_err(|_| Reason::Limit), 0);
+        }
+        if context.commands.is_some_and(|commands| commands.bounded) {
+            self.cpu.events[Event::UpperBound.index()] += 1;
         }
         let charged = self.charge(context);
         self.pass_or_refuse(context, charged, context.price)
@@ -428,12 +428,15 @@ impl PacketContext<'_> {
         let is_memcached = self.service.protocol == Protocol::Memcached as u8;
         let by_lines = self.service.flags & service_flags::PRICED_BY_LINES != 0 && payload.len != 0;
         let price = if self.headers.transport == TCP && is_memcached && by_lines {
-            segment(shown, len, prices)
+            self.commands = segment(shown, len, prices);
+            self.commands.map_or(0, |commands| commands.price)
         } else if self.headers.transport == TCP || !is_memcached {
             let bytes = (len as u64 * u64::from(prices.kib_mru)).div_ceil(1024);
             u64::from(prices.base_mru) + bytes
         } else {
-            self.commands = memcached(shown, payload.len, prices);
+            let is_fragment = self.headers.kind == Kind::FirstFragment;
+            let is_read_again = is_fragment && self.service.flags & service_flags::PROXIED != 0;
+            self.commands = memcached(shown, payload.len, prices, is_read_again);
             let Some(commands) = &self.commands else {
                 self.payload = None;
                 return;

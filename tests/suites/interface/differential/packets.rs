@@ -256,7 +256,7 @@ const COMMANDS: [&[u8]; 32] = [
     b"append", b"prepend", b"cas", b"cas", b"delete", b"incr", b"decr", b"touch", b"mg", b"ms", b"ms", b"md",
     b"ma", b"me", b"mn", b"version", b"GET", b"getx", b"\x80", b"",
 ];
-const WORDS: [&[u8]; 24] = [
+const WORDS: [&[u8]; 26] = [
     b"k",
     b"key",
     b"seven77",
@@ -281,6 +281,8 @@ const WORDS: [&[u8]; 24] = [
     b"\0",
     b"a\rb",
     b"\r",
+    b"000000000005",
+    b"{x",
 ];
 const ENDS: [&[u8]; 8] = [b"\r\n", b"\r\n", b"\r\n", b"\r\n", b"\n", b" \r\n", b"\r\r\n", b""];
 const DATA: [&[u8]; 5] = [b"x\r\n", b"hello\r\n", b"\r\n", b"get k\r\n", b"123456789\r\n"];
