@@ -63,6 +63,19 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// The ratio that the ladder is shown where the latency ratio is `ratio`: a queue that stands counts as just low
+    /// enough for the lowest tier.
+    #[must_use]
+    pub fn signal(&self, ratio: Option<f64>, queue_stands: bool) -> Option<f64> {
+        if !queue_stands {
+            return ratio;
+        }
+        let low = self.shed_below[Tier::BestEffort.index()].next_down();
+        Some(ratio.map_or(low, |ratio| ratio.min(low)))
+    }
+}
+
 /// The treatment of a tier's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Treatment {

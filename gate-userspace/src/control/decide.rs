@@ -68,7 +68,7 @@ pub struct ServiceSnapshot {
     pub ratio: Option<f64>,
     /// True if the queue before it stands.
     pub queue_stands: bool,
-    /// True if it can be reached.
+    /// False while it is known to be out of reach.
     pub store_up: bool,
     /// The cost samples of its answers.
     pub cost_samples: CostSamples,
@@ -168,7 +168,7 @@ pub fn decide(
     let mut changes = Vec::new();
     for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {
         let Some(shedding) = shedding.as_mut().filter(|_| service.store_up) else { continue };
-        let ratio = signal(service, shedding.settings());
+        let ratio = shedding.settings().signal(service.ratio, service.queue_stands);
         changes.extend(shedding.tick(snapshot.now, ratio).map(|change| (place, change)));
     }
     for (place, (learning, service)) in rules.learning.iter().zip(snapshot.services).enumerate() {
@@ -211,15 +211,6 @@ impl Memory {
     pub fn is_overloaded(&self, service: usize) -> bool {
         matches!(self.shedding.get(service), Some(Some(shedding)) if shedding.is_overloaded())
     }
-}
-
-/// The ratio that a service's ladder is shown.
-fn signal(service: &ServiceSnapshot, settings: &Settings) -> Option<f64> {
-    if !service.queue_stands {
-        return service.ratio;
-    }
-    let low = settings.shed_below[Tier::BestEffort.index()].next_down();
-    Some(service.ratio.map_or(low, |ratio| ratio.min(low)))
 }
 
 fn rung(treatment: Treatment) -> u32 {

@@ -144,7 +144,7 @@ impl Watched {
         self.last = ServiceSnapshot {
             ratio: self.ratio.tick(now, overloaded),
             queue_stands: self.source.queue_stands(),
-            store_up: self.source.store_up(),
+            store_up: !self.source.is_down(now),
             cost_samples: self
                 .cost_sampler
                 .as_mut()
@@ -168,7 +168,7 @@ impl Watched {
             types,
             queued: self.source.queued(),
             queue_stands: self.last.queue_stands,
-            store_up: Some(self.last.store_up),
+            store_up: Some(self.source.answers()),
             probe_failures: self.source.probe_failures(),
             ..ServiceReport::default()
         }
@@ -198,10 +198,20 @@ impl Source {
         }
     }
 
-    fn store_up(&self) -> bool {
+    /// True if there is a connection to the store, or the last probe was answered.
+    fn answers(&self) -> bool {
         match self {
             Self::Dispatcher(metrics) => metrics.store_connections() > 0,
             Self::Probe(probed) => probed.is_up(),
+        }
+    }
+
+    /// True if the store is known to be down. Where all requests are refused nobody connects to it, and that is no
+    /// reason to go on refusing them.
+    fn is_down(&self, now: Nanos) -> bool {
+        match self {
+            Self::Dispatcher(metrics) => metrics.is_store_down(now),
+            Self::Probe(probed) => !probed.is_up(),
         }
     }
 

@@ -8,13 +8,14 @@
 //! longer is refused whatever the draw says.
 //!
 //! **Deviations.** The paper leaves open how the averages begin; see [`Averaging`]. Its simulation knows no
-//! deadline, its real system does; without one nothing is refused for its wait.
+//! deadline, its real system does; without one nothing is refused for its wait. An overload that is over counts no longer
+//! than the last seconds: where those ask for clearly less than the whole window, they decide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
-use super::averages::Averages;
+use super::averages::{Averages, Load, is_lighter};
 use crate::admission::{Admission, Decision, QueueOrder, Request};
 use crate::range::{OutOfRange, ensure};
 use crate::window::Position;
@@ -72,9 +73,9 @@ impl AcceptFraction {
         Self { averages: self.averages.with_order(order), ..self }
     }
 
-    /// The decision where so many requests have arrived in the window, the one that asks included.
-    fn judge(&self, request: Request, at: Position, now: Nanos, draw: f64, arrivals: u64) -> Decision {
-        let demand = self.demand(at, now, arrivals);
+    /// The decision where `more` requests than are counted have arrived, the one that asks among them.
+    fn judge(&self, request: Request, at: [Position; 2], now: Nanos, draw: f64, more: u64) -> Decision {
+        let demand = self.demand(at, now, more);
         let deadline = self.deadline.load(Ordering::Relaxed);
         if deadline != NO_DEADLINE {
             let late = self.averages.expected_wait(request.tier, at).saturating_sub(Nanos(deadline));
@@ -90,15 +91,21 @@ impl AcceptFraction {
     }
 
     /// How many times the store's capacity is asked for.
-    fn demand(&self, at: Position, now: Nanos, arrivals: u64) -> f64 {
+    fn demand(&self, at: [Position; 2], now: Nanos, more: u64) -> f64 {
+        let recent = self.averages.recent();
+        let window = self.averages.window();
         let span = match self.averaging {
-            Averaging::Covered => self.averages.window().span(at, now),
-            Averaging::WholeWindow => self.averages.window().length(),
+            Averaging::Covered => window.span(at[0], now),
+            Averaging::WholeWindow => window.length(),
         };
-        let per_sec = arrivals as f64 * NANOS_PER_SEC as f64 / span.0 as f64;
-        let (time, requests) = self.averages.processed(at);
-        let mean_secs = time as f64 / requests.max(1) as f64 / NANOS_PER_SEC as f64;
-        per_sec * mean_secs / f64::from(self.averages.parallelism())
+        let [all, lately] = self.averages.loads(at);
+        let demand = |load: Load, span: Nanos| {
+            let per_sec = load.arrivals.wrapping_add(more) as f64 * NANOS_PER_SEC as f64 / span.0 as f64;
+            per_sec * load.mean_ns() / NANOS_PER_SEC as f64 / f64::from(self.averages.parallelism())
+        };
+        let average = demand(all, span);
+        let lately = demand(lately, recent.span(at[1], now));
+        if is_lighter(average, lately) { lately } else { average }
     }
 }
 
@@ -106,12 +113,12 @@ impl Admission for AcceptFraction {
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
         let at = self.averages.advance(now);
         self.averages.arrived();
-        self.judge(request, at, now, draw, self.averages.arrivals(at))
+        self.judge(request, at, now, draw, 0)
     }
 
     fn peek(&self, request: Request, now: Nanos, draw: f64) -> Decision {
         let at = self.averages.advance(now);
-        self.judge(request, at, now, draw, self.averages.arrivals(at).wrapping_add(1))
+        self.judge(request, at, now, draw, 1)
     }
 
     fn enqueued(&self, request: Request) {

@@ -7,7 +7,8 @@
 //! averages over 60 s in steps of 1 s.
 //!
 //! **Deviations.** Where the queue has tiers, a wait is for the tiers that are served before or with the
-//! request's own.
+//! request's own. Where the last seconds' average is clearly below that of the whole window, it counts: what was refused in
+//! an overload is served again once that is over, not a minute later.
 //!
 //! **Invariants.** All types are treated alike. With an empty queue and a store at rest, nothing is
 //! refused. Nothing that a constructor accepts can panic or overflow later.

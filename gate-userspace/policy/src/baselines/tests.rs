@@ -92,6 +92,59 @@ fn a_rate_over_the_window_admits_all_until_it_fills() {
     assert_eq!(admitted(&policy, 1_500, 10, 37), 1.0);
 }
 
+/// Lets `policy` see an overload of so many seconds, three times what ten servers do in 10 ms each, or in 100 ms each, and then
+/// a fifth of that; how much of the last was admitted from five seconds after the overload on.
+fn admitted_after_an_overload(policy: &dyn Admission, secs: u64, ms: u64) -> f64 {
+    let mut rng = crate::test_rng::TestRng::new(3);
+    for arrival in 0..3_000 * secs {
+        let now = Nanos(arrival * 1_000_000_000 / 3_000);
+        if policy.decide(REQUEST, now, rng.unit()).admits() {
+            policy.completed(REQUEST, Nanos::from_millis(ms), now);
+        }
+    }
+    let mut counts = [0; 2];
+    for arrival in 0..2_000 {
+        let now = Nanos::from_millis(secs * 1_000 + arrival * 5);
+        let admits = policy.decide(REQUEST, now, rng.unit()).admits();
+        if admits {
+            policy.completed(REQUEST, Nanos::from_millis(10), now);
+        }
+        if arrival >= 1_000 {
+            counts[usize::from(admits)] += 1;
+        }
+    }
+    f64::from(counts[1]) / f64::from(counts[0] + counts[1])
+}
+
+#[test]
+fn an_overload_that_is_over_counts_for_five_seconds() {
+    for averaging in [Averaging::Covered, Averaging::WholeWindow] {
+        for (secs, ms) in [(2, 10), (10, 10), (60, 10), (60, 100)] {
+            let policy = AcceptFraction::new(0.95, 10, averaging, Nanos::ZERO).unwrap();
+            let admitted = admitted_after_an_overload(&policy, secs, ms);
+            assert!(admitted > 0.99, "{admitted} after {secs} s of {ms} ms, {averaging:?}");
+        }
+    }
+    let policy = MaxQueueWait::new(Nanos::from_millis(15), 10, Nanos::ZERO).unwrap();
+    (0..6_000).for_each(|ms| policy.completed(REQUEST, Nanos::from_millis(100), Nanos::from_millis(ms)));
+    assert_eq!(queue_room(&policy, Nanos::from_secs(6)), 2);
+    (0..2).for_each(|_| policy.dequeued(REQUEST));
+    (0..60).for_each(|n| policy.completed(REQUEST, Nanos::from_millis(5), Nanos::from_millis(11_000 + n)));
+    assert_eq!(queue_room(&policy, Nanos::from_secs(12)), 31);
+}
+
+#[test]
+fn a_store_that_answers_nothing_is_no_relief() {
+    let policy = AcceptFraction::new(0.95, 10, Averaging::Covered, Nanos::ZERO).unwrap();
+    admitted(&policy, 4_000, 10, 20);
+    let mut admitted = 0;
+    for arrival in 0..40_000 {
+        let now = Nanos(20_000_000_000 + arrival * 250_000);
+        admitted += u32::from(policy.decide(REQUEST, now, (arrival % 100) as f64 / 100.0).admits());
+    }
+    assert!(admitted < 12_000, "{admitted} of 40,000 though nothing comes back");
+}
+
 #[test]
 fn each_type_has_its_own_limit_and_the_others_the_common_one() {
     let ms = Nanos::from_millis;

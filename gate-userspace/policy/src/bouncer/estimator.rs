@@ -75,9 +75,12 @@ pub(super) struct Published {
     processing_times: Option<ProcessingTimes>,
     /// When, or when recording began.
     since: Nanos,
+    /// When the first of the published values may have been recorded, and the first of those that are not published yet.
+    measured_from: Nanos,
+    recording_from: Nanos,
     /// If the figures are of a sliding window.
     sliding: Option<Box<SlidingHistogram>>,
-    /// Since the last publication, whether the sliding window has begun anew.
+    /// Since the last publication, whether recording has begun anew.
     is_renewed: bool,
 }
 
@@ -87,16 +90,25 @@ impl Published {
             HistogramKind::Swap => None,
             HistogramKind::Sliding => Some(Box::new(SlidingHistogram::new(since))),
         };
-        Self { processing_times: None, since, sliding, is_renewed: false }
+        Self {
+            processing_times: None,
+            since,
+            measured_from: since,
+            recording_from: since,
+            sliding,
+            is_renewed: false,
+        }
     }
 
-    /// Leaves nothing of what a sliding window holds, once until the next publication: a type on trial is measured
-    /// anew.
-    pub(super) fn renew(&mut self) {
-        if let Some(sliding) = self.sliding.as_mut().filter(|_| !self.is_renewed) {
-            sliding.clear();
-            self.is_renewed = true;
+    /// Forgets the values that are recorded and not published, once until the next publication: a type on trial is measured
+    /// anew, not by what was recorded before it.
+    pub(super) fn renew(&mut self, recorder: &Recorder, now: Nanos) {
+        if std::mem::replace(&mut self.is_renewed, true) {
+            return;
         }
+        self.recording_from = now;
+        recorder.drain();
+        self.sliding.iter_mut().for_each(|sliding| sliding.clear());
     }
 
     pub(super) const fn processing_times(&self) -> Option<&ProcessingTimes> {
@@ -106,6 +118,11 @@ impl Published {
     /// When it was published, or when recording began.
     pub(super) const fn since(&self) -> Nanos {
         self.since
+    }
+
+    /// When the first of the published values may have been recorded.
+    pub(super) const fn measured_from(&self) -> Nanos {
+        self.measured_from
     }
 
     /// Publishes what `recorder` holds, if its time has come.
@@ -119,6 +136,7 @@ impl Published {
                 sliding.push(recorder.drain(), rhythm, now);
                 if sliding.total().count() >= rhythm.min_samples {
                     self.processing_times = Some(ProcessingTimes::new(sliding.total(), percentiles));
+                    self.measured_from = sliding.covers_from().max(self.recording_from);
                     (self.since, self.is_renewed) = (now, false);
                 }
             }
@@ -155,7 +173,8 @@ impl Published {
 
     fn publish(&mut self, snapshot: &Snapshot, percentiles: &[f64], now: Nanos) {
         self.processing_times = Some(ProcessingTimes::new(snapshot, percentiles));
-        self.since = now;
+        (self.since, self.is_renewed) = (now, false);
+        self.measured_from = std::mem::replace(&mut self.recording_from, now);
     }
 }
 

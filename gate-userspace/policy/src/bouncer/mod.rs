@@ -25,7 +25,8 @@
 //! goes on filling instead of being thrown away. A type whose processing times alone miss its objective
 //! would never be admitted, and so never be measured, again, be it that the store was slow for a while
 //! or that chance put a percentile above its limit: after ten intervals without news it is on trial,
-//! judged by the wait alone, until it has been measured. The rule is turned around: each type's
+//! judged by the wait alone, until it has been measured. It is on trial at once where its times are of an overload that
+//! is over: some were recorded before an interval in which nothing has been queued. The rule is turned around: each type's
 //! *budget*, `P * min over px of (limit_px - pt_px)`, is worked out at every tick, so that a decision
 //! only compares the queue's work with it.
 //!
@@ -108,6 +109,8 @@ struct Learned {
     general: Published,
     /// The share of the store that each tier takes.
     shares: Shares,
+    /// Since when nothing has been queued at any tick; `None` if something was at the last one.
+    idle_since: Option<Nanos>,
 }
 
 /// The share of the store that each tier took at the last tick.
@@ -159,6 +162,7 @@ impl Bouncer {
                 published: (0..types).map(|_| Published::nothing(config.histogram, now)).collect(),
                 general: Published::nothing(HistogramKind::Swap, now),
                 shares: Shares { last: now, done: Default::default(), taken: Default::default() },
+                idle_since: None,
             }),
         };
         bouncer.publish(&mut bouncer.learned.lock().unwrap_or_else(PoisonError::into_inner), now);
@@ -218,16 +222,16 @@ impl Bouncer {
 
     /// Makes what is learned by `now` the ground of decisions.
     fn publish(&self, learned: &mut Learned, now: Nanos) {
-        let patience = Nanos(learned.rhythm.interval.0.saturating_mul(PATIENCE_INTERVALS));
+        let is_idle = self.queues.iter().all(Queue::is_empty);
+        learned.idle_since = is_idle.then(|| learned.idle_since.unwrap_or(now));
         for index in 0..learned.objectives.len() {
-            let since = learned.published[index].since();
             let (objective, times) = learned.grounds(index);
             let mut budget = self.budget(objective, times);
             self.means[index].store(times.map_or(0, |times| times.mean.0), Ordering::Relaxed);
-            if budget == 0 && now.saturating_sub(since) >= patience {
+            if budget == 0 && learned.is_trial_due(index, now) {
                 // Hopeless => On trial: nothing was admitted that could have told otherwise.
                 budget = self.budget(objective, None);
-                learned.published[index].renew();
+                learned.published[index].renew(&self.recorders[index], now);
             }
             self.budgets[index].store(budget, Ordering::Relaxed);
         }
@@ -289,7 +293,23 @@ impl Bouncer {
     }
 }
 
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.counts.iter().all(|count| count.load(Ordering::Relaxed) <= 0)
+    }
+}
+
 impl Learned {
+    /// True if a type that its last publication makes hopeless is to be tried again.
+    fn is_trial_due(&self, index: usize, now: Nanos) -> bool {
+        let published = &self.published[index];
+        let passed = |since: Nanos, intervals: u64| {
+            now.saturating_sub(since).0 >= self.rhythm.interval.0.saturating_mul(intervals)
+        };
+        let is_over = |idle: Nanos| published.measured_from() < idle && passed(idle, 1);
+        passed(published.since(), PATIENCE_INTERVALS) || self.idle_since.is_some_and(is_over)
+    }
+
     /// The objective and the processing times that a type is judged by; those of all types together while it is cold.
     fn grounds(&self, index: usize) -> (&Objective, Option<&ProcessingTimes>) {
         match self.published[index].processing_times() {

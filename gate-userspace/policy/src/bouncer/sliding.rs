@@ -55,6 +55,11 @@ impl SlidingHistogram {
         &self.total
     }
 
+    /// When the oldest step began.
+    pub(super) fn covers_from(&self) -> Nanos {
+        self.steps.front().map_or(self.began, |oldest| oldest.began)
+    }
+
     /// Begins anew.
     pub(super) fn clear(&mut self) {
         self.steps.clear();

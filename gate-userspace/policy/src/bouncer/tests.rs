@@ -224,6 +224,37 @@ fn tried_again(bouncer: &Bouncer) {
 }
 
 #[test]
+fn what_an_overload_made_hopeless_is_tried_once_it_is_over() {
+    for histogram in [HistogramKind::Swap, HistogramKind::Sliding] {
+        let bouncer = Bouncer::new(Config { histogram, ..config() }, Nanos::ZERO).unwrap();
+        let at = |tenths: u64| {
+            bouncer.refresh(Nanos::from_millis(tenths * 100));
+            admits(&bouncer, request(0))
+        };
+        let complete = |count, ms| {
+            (0..count).for_each(|_| bouncer.completed(request(0), Nanos::from_millis(ms), Nanos::ZERO));
+        };
+        // Of a type that is not known yet, and so does not count as work.
+        bouncer.enqueued(request(1));
+        complete(100, 30);
+        assert!(!at(1) && !at(10));
+        // Nearly enough for another histogram: the last of the overload.
+        complete(99, 30);
+        bouncer.dequeued(request(1));
+        assert!(!at(11) && !at(20), "it may not be over yet");
+        assert!(at(21), "nothing has been queued for an interval");
+        // The trial is not judged by what was recorded before it.
+        complete(100, 3);
+        assert!((22..50).all(at), "{histogram:?}");
+        assert!(bouncer.processing_times(QueryType(0)).unwrap().mean < Nanos::from_millis(4));
+        // What is slow by itself is not tried for being alone.
+        complete(1_000, 30);
+        (50..80).for_each(|tenths| _ = at(tenths));
+        assert!(!at(80), "{histogram:?}");
+    }
+}
+
+#[test]
 fn a_cold_type_that_others_make_look_hopeless_is_tried_as_well() {
     let types = vec![objective(&[(50.0, 1_000)]), objective(&[(50.0, 18)])];
     let bouncer = Bouncer::new(Config { types, ..config() }, Nanos::ZERO).unwrap();

@@ -260,6 +260,12 @@ impl ServiceMetrics {
         self.store.connections()
     }
 
+    /// True if the store is known to be down at `now`.
+    #[must_use]
+    pub fn is_store_down(&self, now: Nanos) -> bool {
+        self.store.is_down(now)
+    }
+
     /// Reachability of the store; `None` if that has not been tried.
     #[must_use]
     pub fn store_reached(&self) -> Option<Reached> {

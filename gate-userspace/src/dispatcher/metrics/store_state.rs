@@ -24,6 +24,8 @@ struct State {
     failures: u64,
     /// When the last line was written that told of failures.
     logged: Option<Nanos>,
+    /// The last failure.
+    failed: Option<Nanos>,
 }
 
 /// Reachability of a store.
@@ -75,6 +77,7 @@ impl StoreState {
     pub(crate) fn failed(&self, now: Nanos) -> Option<StoreLog> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.failures += 1;
+        state.failed = Some(now);
         let reached = state.reached;
         let is_down = reached.is_some_and(|reached| !reached.up);
         if state.connections == 0 && !is_down {
@@ -97,6 +100,14 @@ impl StoreState {
     /// Reachability of the store; `None` if that has not been tried.
     pub(crate) fn reached(&self) -> Option<Reached> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reached
+    }
+
+    /// True if the store is known to be down at `now`: an attempt to reach it has failed within [`KNOWN_FOR`]. A store
+    /// that nobody has tried since, or whose connections were closed because nobody used them, may be up.
+    pub(crate) fn is_down(&self, now: Nanos) -> bool {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = state.failed.is_some_and(|failed| now.saturating_sub(failed) < KNOWN_FOR);
+        is_recent && state.reached.is_some_and(|reached| !reached.up)
     }
 
     /// Connections that there are now.
@@ -133,6 +144,8 @@ impl State {
     }
 }
 
+/// Longer than the longest pause between two attempts, which is a second.
+const KNOWN_FOR: Nanos = Nanos::from_secs(3);
 /// How often a lasting failure is logged.
 const REMINDER: Nanos = Nanos::from_secs(60);
 
@@ -167,6 +180,22 @@ mod tests {
         let lines: Vec<_> = tries.flatten().collect();
         let still = |minutes: u64| StoreLog::StillDown { down_for: at(60 * minutes), failures: 600 };
         assert_eq!(lines, [StoreLog::Down, still(1), still(2), still(3)]);
+    }
+
+    #[test]
+    fn a_store_that_nobody_tries_any_more_is_not_known_to_be_down() {
+        let state = StoreState::default();
+        assert!(!state.is_down(at(1)), "nobody has tried it");
+        state.connected(at(1));
+        state.disconnected();
+        assert!(!state.is_down(at(2)), "an idle connection was closed");
+        state.failed(at(5));
+        assert!(state.is_down(at(5)) && state.is_down(at(7)));
+        assert!(!state.is_down(at(8)), "nobody has tried it since");
+        state.failed(at(8));
+        assert!(state.is_down(at(9)));
+        state.connected(at(10));
+        assert!(!state.is_down(at(10)));
     }
 
     #[test]

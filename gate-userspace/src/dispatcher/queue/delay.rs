@@ -64,9 +64,13 @@ impl Delay {
     }
 
     /// A tier's queue, in which `waiting` are, the first of them for so long; the next reading begins anew.
+    ///
+    /// `CoDel` decides as requests leave, so a queue that nothing enters any more never shows it that it has drained:
+    /// one that is empty, and that nothing which had waited has left since the last reading, does not stand.
     pub(crate) fn read(&mut self, tier: Tier, waiting: usize, first: Nanos) -> QueueState {
         let longest = std::mem::take(&mut self.longest[tier.index()]);
-        let stands = self.codels.as_ref().is_some_and(|codels| codels.is_dropping(tier));
+        let is_in_use = waiting > 0 || longest > Nanos::ZERO;
+        let stands = is_in_use && self.codels.as_ref().is_some_and(|codels| codels.is_dropping(tier));
         QueueState { waiting: waiting as u64, delay: longest.max(first), stands }
     }
 }
@@ -141,6 +145,23 @@ mod tests {
         assert_eq!(delay.read(Tier::Batch, 2, ms(6)), state(2, ms(7)));
         assert_eq!(delay.read(Tier::Batch, 2, ms(6)), state(2, ms(6)));
         assert_eq!(delay.read(Tier::Standard, 0, Nanos::ZERO), state(0, Nanos::ZERO));
+    }
+
+    #[test]
+    fn a_queue_that_nothing_enters_any_more_does_not_stand() {
+        let ms = Nanos::from_millis;
+        for law in Law::ALL {
+            let codels = Some(TierCodels::new(law, [TARGET; 4], INTERVAL).unwrap());
+            let mut delay = Delay { codels, retry_after: INTERVAL, ..Delay::default() };
+            for at in 0..500 {
+                delay.left(Tier::BestEffort, ms(at), ms(50), 9);
+            }
+            assert!(delay.read(Tier::BestEffort, 9, ms(50)).stands, "{law:?}");
+            assert!(delay.read(Tier::BestEffort, 9, ms(50)).stands, "{law:?}: they wait on");
+            delay.left(Tier::BestEffort, ms(500), ms(50), 1);
+            assert!(delay.read(Tier::BestEffort, 0, Nanos::ZERO).stands, "{law:?}: the last has just left");
+            assert!(!delay.read(Tier::BestEffort, 0, Nanos::ZERO).stands, "{law:?}: nobody comes");
+        }
     }
 
     #[test]

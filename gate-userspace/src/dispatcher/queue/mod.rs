@@ -11,3 +11,6 @@ pub(super) mod delay;
 pub(super) mod permits;
 pub(super) mod policy;
 pub(super) mod tier_queue;
+
+#[cfg(test)]
+mod tests;
