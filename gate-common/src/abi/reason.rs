@@ -10,7 +10,7 @@ pub enum Reason {
     RejectedUntil = 1,
     /// The share of requests that the rejection-rate algorithm refuses.
     RejectionRate = 2,
-    /// The tenant's tier is being shed.
+    /// The tenant's tier is being shed, or its multiplier makes the request dearer than its buckets ever admit.
     Penalty = 3,
     /// A hard limit of gate's own.
     Limit = 4,

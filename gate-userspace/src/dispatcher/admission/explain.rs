@@ -124,7 +124,7 @@ impl<T> Admission<T> {
                 let bucket =
                     Bucket::new("limit", level.name, unit, &level.limits, level.debt, level.cost, level.take);
                 explained.buckets.push(bucket);
-                result = result.and(of_take(level.take, level.name));
+                result = result.and(of_take(level.take, Refusal::of(Reason::TooLarge), level.name));
             }
         }
         let after_limits = result.or_else(|refused| refuse(shadow, explained, refused));
@@ -141,8 +141,10 @@ impl<T> Admission<T> {
             return refuse(shadow, explained, refusal.into());
         }
         let tenants = self.tenants.borrow();
+        let too_dear = ledger.too_dear(tenant, quote.asked);
         for level in ledger.quota_levels(tenant, quote.price, now) {
-            if let Err(refused) = of_take(level.take, tenants.name(level.tenant).unwrap_or_default()) {
+            let name = tenants.name(level.tenant).unwrap_or_default();
+            if let Err(refused) = of_take(level.take, too_dear, name) {
                 return refuse(shadow, explained, refused);
             }
         }
@@ -189,12 +191,12 @@ pub(crate) fn refuse(shadow: bool, explained: &mut Explanation, refused: Refused
     Ok(())
 }
 
-/// The refusal of a bucket, as a charge has it.
-fn of_take(take: Take, bucket: &str) -> Result<(), Refused> {
+/// The refusal of a bucket, as a charge has it; `too_dear` is that of a price that it never admits.
+fn of_take(take: Take, too_dear: Refusal, bucket: &str) -> Result<(), Refused> {
     let refusal = match take {
         Take::Admit { .. } => return Ok(()),
         Take::Refuse { wait_ns } => Refusal::after(Reason::Quota, Nanos(wait_ns)),
-        Take::TooLarge => Refusal::of(Reason::TooLarge),
+        Take::TooLarge => too_dear,
     };
     Err(Refused { refusal, bucket: Some(bucket.to_owned()) })
 }

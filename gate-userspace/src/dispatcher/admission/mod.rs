@@ -153,7 +153,7 @@ impl<T> Admission<T> {
             limits = LimitSet::NONE;
         }
         let charge = match is_charged_by_xdp {
-            false => ledger.charge(tenant, price, rung, now, shadow),
+            false => ledger.charge(tenant, (asked, price), rung, now, shadow),
             true if shadow => Charge::Passed(MilliRu::ZERO),
             true => Charge::Passed(price),
         };

@@ -65,7 +65,7 @@ impl NamedTenants {
     pub(crate) fn charge(&mut self, tenant: TenantId, cost: MilliRu, now: Nanos) -> Result<MilliRu, Refusal> {
         let price = self.ledger.apply_multiplier(tenant, cost, 0);
         let is_shadowed = self.ledger.is_all_shadowed();
-        match self.ledger.charge(tenant, price, 0, now, is_shadowed) {
+        match self.ledger.charge(tenant, (cost, price), 0, now, is_shadowed) {
             Charge::Passed(charged) => Ok(charged),
             Charge::Refused { refusal, .. } => Err(refusal),
         }
@@ -77,11 +77,12 @@ impl NamedTenants {
         let draws = self.ledger.draws();
         let pushed = self.ledger.peek_pushed(tenant, 0, now);
         self.ledger.restore_draws(draws);
+        let too_dear = self.ledger.too_dear(tenant, cost);
         let refusal = pushed.or_else(|| {
             self.ledger.quota_levels(tenant, price, now).find_map(|level| match level.take {
                 Take::Admit { .. } => None,
                 Take::Refuse { wait_ns } => Some(Refusal::after(Reason::Quota, Nanos(wait_ns))),
-                Take::TooLarge => Some(Refusal::of(Reason::TooLarge)),
+                Take::TooLarge => Some(too_dear),
             })
         });
         refusal.filter(|_| !self.ledger.is_all_shadowed()).map_or(Ok(()), Err)

@@ -205,21 +205,14 @@ impl Ledger {
         MilliRu(Shed::price(rung, price.scaled(Multiplier(self.state(tenant).multiplier)).0))
     }
 
-    /// The dearest request that the buckets of a tenant and of those charged with it ever admit.
-    pub(crate) fn dearest(&mut self, tenant: TenantId) -> MilliRu {
-        let parents = self.state(tenant).parents.map(TenantId);
-        let all = [tenant, parents[0], parents[1]];
-        let dearest = all.into_iter().filter_map(|charged| Some(self.quota(charged)?.dearest())).min();
-        MilliRu(dearest.unwrap_or(u32::MAX))
-    }
-
     /// Charges `price` to a tenant and to those charged with it, all or none, and counts a refusal; `rung` is that of
-    /// its service and tier. With `shadow` a refused request passes all the same.
+    /// its service and tier, and `asked` the price without it and the tenant's multiplier. With `shadow` a refused request
+    /// passes all the same.
     #[inline]
     pub(crate) fn charge(
         &mut self,
         tenant: TenantId,
-        price: MilliRu,
+        (asked, price): (MilliRu, MilliRu),
         rung: u32,
         now: Nanos,
         shadow: bool,
@@ -228,7 +221,10 @@ impl Ledger {
         let state = *self.state(tenant);
         match self.admit_request(tenant, &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
-            Err((refusal, place)) => {
+            Err((mut refusal, place)) => {
+                if refusal.reason == Reason::TooLarge {
+                    refusal = self.too_dear(tenant, asked);
+                }
                 self.count_refusal(tenant, refusal.reason, price, shadow);
                 if shadow {
                     return Charge::Passed(MilliRu::ZERO);

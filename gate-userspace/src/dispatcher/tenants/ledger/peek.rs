@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gate_common::abi::{ServiceState, TenantState, view_flags};
+use gate_common::abi::{Reason, ServiceState, TenantState, view_flags};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
@@ -52,6 +52,20 @@ impl Ledger {
         let now = self.at(now);
         let state = *self.state(tenant);
         self.pushed(&state, rung, now).err()
+    }
+
+    /// The dearest request that the buckets of a tenant and of those charged with it ever admit.
+    pub(crate) fn dearest(&mut self, tenant: TenantId) -> MilliRu {
+        let parents = self.state(tenant).parents.map(TenantId);
+        let all = [tenant, parents[0], parents[1]];
+        let dearest = all.into_iter().filter_map(|charged| Some(self.quota(charged)?.dearest())).min();
+        MilliRu(dearest.unwrap_or(u32::MAX))
+    }
+
+    /// The refusal of a price that a bucket of a tenant never admits, where the request costs `asked` without multiplier and
+    /// rung. If only those make it so dear, it passes once they are gone.
+    pub(crate) fn too_dear(&mut self, tenant: TenantId, asked: MilliRu) -> Refusal {
+        Refusal::of(if asked > self.dearest(tenant) { Reason::TooLarge } else { Reason::Penalty })
     }
 
     /// The quotas that a tenant's request is charged to, in the order in which they are asked.
