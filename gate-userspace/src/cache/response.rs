@@ -85,9 +85,11 @@ impl StoredResponse {
         if names.contains(&"*") {
             return None;
         }
-        let matches_all = names
-            .iter()
-            .all(|name| fields.iter().any(|(known, _)| known.as_str().eq_ignore_ascii_case(name)));
+        let is_same_in_all = |name: &&str| {
+            let known = fields.iter().map(|(known, _)| known.as_str()).chain(SAME_IN_ALL);
+            known.into_iter().any(|known| known.eq_ignore_ascii_case(name))
+        };
+        let matches_all = names.iter().all(is_same_in_all);
         let mut answer = hyper::Response::new(());
         *answer.status_mut() = status;
         *answer.headers_mut() = headers.clone();
@@ -287,8 +289,16 @@ fn bound_age(headers: &mut HeaderMap) {
     }
 }
 
-/// Writes lifetimes that are longer than HTTP can say as the longest (RFC 9111, 1.2.2): the policy ignores them otherwise.
+/// Writes lifetimes that are longer than HTTP can say as the longest (RFC 9111, 1.2.2): the policy takes them for none. So it
+/// may, where the origin says several.
 fn bound_lifetimes(headers: &mut HeaderMap) {
+    let mut names: Vec<_> = directives(headers).map(name_of).collect();
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() < count {
+        return;
+    }
     let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
     for value in values.iter_mut() {
         let Ok(said) = value.to_str() else { continue };
@@ -333,9 +343,13 @@ fn directives(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(str::trim)
 }
 
+fn name_of(directive: &str) -> &str {
+    directive.split('=').next().unwrap_or_default().trim()
+}
+
 /// True if `Cache-Control` has one of these directives, with a value or without.
 fn says_any(headers: &HeaderMap, names: &[&str]) -> bool {
-    directives(headers).any(|said| names.contains(&said.split('=').next().unwrap_or_default().trim()))
+    directives(headers).any(|said| names.contains(&name_of(said)))
 }
 
 /// The time for which a stale answer may be given on an occasion; none where the origin says two.
@@ -368,6 +382,8 @@ const MOST_SECS: u64 = 1 << 31;
 /// Directives that forbid to give a stale answer (RFC 9111, 4.2.4). `s-maxage` does as well, but says no more than the extensions
 /// beside it.
 const NOT_STALE: [&str; 3] = ["must-revalidate", "no-cache", "proxy-revalidate"];
+/// Fields that a request that finds the key has like all others, or has not: it passes by with them.
+const SAME_IN_ALL: [&str; 3] = ["authorization", "cookie", "host"];
 /// Fields that say when an answer was given.
 const OF_TIME: [HeaderName; 3] = [AGE, DATE, EXPIRES];
 /// Fields of a body, which a 304 does not change.

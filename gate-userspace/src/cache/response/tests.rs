@@ -97,7 +97,10 @@ fn what_varies_outside_the_key_is_for_requests_without_that() {
         kept(200, &[("cache-control", "max-age=60"), ("vary", "Accept-Encoding, X-Kind")]).unwrap();
     assert_eq!(response.freshness(&request(&[]), at(1)), Freshness::Fresh);
     assert_eq!(response.freshness(&request(&[("x-kind", "1")]), at(1)), Freshness::Mismatch);
-    let response = kept(200, &[("cache-control", "max-age=60"), ("vary", "Accept-Encoding")]).unwrap();
+    assert!(!response.is_shareable());
+    let vary = ("vary", "Accept-Encoding, Cookie, Authorization, Host");
+    let response = kept(200, &[("cache-control", "max-age=60"), vary]).unwrap();
+    assert!(response.is_shareable());
     assert_eq!(response.freshness(&request(&[("x-kind", "1")]), at(1)), Freshness::Fresh);
 }
 
@@ -127,8 +130,8 @@ fn a_stale_answer_is_used_as_its_origin_allows() {
         ("max-age=5, Stale-If-Error=20", [5, 25]),
         ("s-maxage=5, stale-while-revalidate=10, stale-if-error=20", [15, 25]),
         ("max-age=5, stale-if-error=20, must-revalidate", [5, 5]),
-        ("max-age=5, stale-if-error=20, proxy-revalidate", [5, 5]),
-        ("max-age=5, stale-if-error=20, no-cache=x", [5, 5]),
+        ("max-age=5, stale-if-error=20, proxy-revalidate", [0, 0]),
+        ("max-age=5, stale-if-error=20, no-cache=x", [0, 0]),
         ("max-age=5, stale-if-error=20, stale-if-error=90", [5, 5]),
         ("max-age=5, stale-if-error=x", [5, 5]),
         ("max-age=5, stale-if-error", [5, 5]),

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
-use hyper::header::CONTENT_RANGE;
+use hyper::header::{CACHE_CONTROL, CONTENT_RANGE, EXPIRES};
 use hyper::http::{request, response};
 use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
@@ -269,6 +269,9 @@ fn note_shared(cache: &Cache, asked: &Lookup, kept: &StoredResponse) {
 
 /// The same of an answer to a client's own request, by its head. A 206 and a 304 say it of the whole answer.
 pub(super) fn note_if_shared(cache: &Cache, asked: &Lookup, head: &Response<ReplyBody>) {
+    if ![CACHE_CONTROL, EXPIRES].iter().any(|name| head.headers().contains_key(name)) {
+        return;
+    }
     let status = match head.status() {
         StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED => StatusCode::OK,
         status => status,

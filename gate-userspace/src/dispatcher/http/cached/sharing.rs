@@ -100,8 +100,9 @@ impl Asking {
         asked: &Lookup,
         stale: Option<Stale>,
     ) -> Result<Response<ReplyBody>, Refused> {
-        let validators =
-            stale.as_ref().filter(|_| !asked.has_precondition()).map(|(_, validators)| validators);
+        // A HEAD has no range, whatever the origin makes of one.
+        let may_ask = parts.method == Method::GET && !asked.has_precondition();
+        let validators = stale.as_ref().filter(|_| may_ask).map(|(_, validators)| validators);
         let Some(validators) = validators.filter(|validators| !validators.is_empty()) else {
             let result = self.pass(parts, None).await;
             return self.whole_answer(cache, asked, stale, result).await;
