@@ -9,6 +9,8 @@ pub enum Event {
     Ok,
     /// A request that a limit refuses.
     OverLimit,
+    /// A descriptor that a named limit would refuse, if gate were not in shadow mode.
+    Shadowed,
     /// A request or a report that breaks a rule, and was answered with an error.
     Invalid,
     /// A descriptor of a named limit.
@@ -39,9 +41,10 @@ pub enum Event {
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Ok,
         Self::OverLimit,
+        Self::Shadowed,
         Self::Invalid,
         Self::Named,
         Self::Tenant,
@@ -63,6 +66,7 @@ impl Event {
         match self {
             Self::Ok => "ok",
             Self::OverLimit => "over-limit",
+            Self::Shadowed => "shadowed",
             Self::Invalid => "invalid",
             Self::Named => "named",
             Self::Tenant => "tenant",

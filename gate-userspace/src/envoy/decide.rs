@@ -85,6 +85,11 @@ impl Quotas {
         Ok(RateLimitResponse { overall_code: overall as i32, statuses, ..RateLimitResponse::default() })
     }
 
+    /// True in shadow mode: everything is decided and counted, and nothing is refused.
+    pub(super) fn is_shadowed(&self) -> bool {
+        self.tenants().is_shadowed()
+    }
+
     fn plan(&self, request: &RateLimitRequest, now: Nanos) -> Result<Vec<Plan>, Invalid> {
         match request.descriptors.len() {
             _ if request.domain.is_empty() => return Err(Invalid::Domain),
@@ -189,10 +194,15 @@ impl Quotas {
                 places.push(place);
             }
         }
+        let is_shadowed = self.is_shadowed();
         for (place, charged) in places.into_iter().zip(self.table.charge(&charges, now)) {
             match charged {
                 Charged::Unlimited | Charged::Untracked => {}
                 Charged::Within(standing) => verdicts[place].narrow(standing),
+                Charged::Refused(standing, _) if is_shadowed => {
+                    self.counters.count(Event::Shadowed);
+                    verdicts[place].narrow(standing);
+                }
                 Charged::Refused(standing, refusal) => verdicts[place].refuse(standing, refusal),
             }
         }

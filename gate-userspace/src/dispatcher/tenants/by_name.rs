@@ -88,6 +88,12 @@ impl NamedTenants {
         refusal.filter(|_| !self.ledger.is_all_shadowed()).map_or(Ok(()), Err)
     }
 
+    /// True in shadow mode.
+    pub(crate) fn is_shadowed(&mut self) -> bool {
+        self.ledger.refresh();
+        self.ledger.is_all_shadowed()
+    }
+
     /// Counts a request that passes, and its charge.
     pub(crate) fn count_passed(&mut self, tenant: TenantId, charged: MilliRu) {
         self.ledger.count_passed(tenant, charged);

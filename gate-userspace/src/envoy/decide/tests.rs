@@ -60,7 +60,11 @@ const TEXT: &str = r#"
 const NOW: Nanos = Nanos::from_secs(1_000);
 
 fn quotas() -> Quotas {
-    let config = Config::parse("test.toml", TEXT).unwrap_or_else(|faults| panic!("{faults}"));
+    quotas_of(TEXT)
+}
+
+fn quotas_of(text: &str) -> Quotas {
+    let config = Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"));
     let room = capacities(&needs(&config), 1_000);
     let tenants = room.tenant_capacity;
     let services = room.service_capacity;
@@ -124,6 +128,24 @@ fn the_most_specific_limit_decides_and_unknown_names_pass() {
     let count = |event| quotas.counters.of(event);
     assert_eq!((count(Event::Ok), count(Event::OverLimit), count(Event::Unknown)), (8, 2, 2));
     assert_eq!((count(Event::Named), count(Event::Tenant)), (6, 2));
+}
+
+#[test]
+fn shadow_mode_refuses_no_name_and_no_tenant_and_counts_both() {
+    let quotas = quotas_of(&format!("[gate]\nmode = \"shadow\"\n{TEXT}"));
+    let lowered = RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Hour as i32 };
+    let lowered = |user| RateLimitDescriptor { limit: Some(lowered), ..hits(5, &[("user", user)]) };
+    for descriptors in [
+        vec![hits(11, &[("user", "bob")])],
+        vec![hits(4, &[("user", "bob")]), hits(16, &[("path", "/x")])],
+        vec![lowered("alice")],
+        vec![hits(100, &[("tenant", "team")])],
+    ] {
+        let answers = decide(&quotas, &descriptors);
+        assert!(answers.iter().all(|(is_refused, _)| !is_refused), "{descriptors:?}: {answers:?}");
+    }
+    let count = |event| quotas.counters.of(event);
+    assert_eq!((count(Event::OverLimit), count(Event::Shadowed)), (0, 3));
 }
 
 #[test]
