@@ -156,9 +156,23 @@ impl Etcd {
     ///
     /// If they are refused.
     pub fn apply(&self, limits: &str) -> Result<Value> {
+        self.apply_with(limits, &[])
+    }
+
+    /// Lifts all limits, by a file without any.
+    ///
+    /// # Errors
+    ///
+    /// If that is refused.
+    pub fn lift_all(&self) -> Result<Value> {
+        self.apply_with("", &["--remove-all"])
+    }
+
+    fn apply_with(&self, limits: &str, arguments: &[&str]) -> Result<Value> {
         let file = PathBuf::from(format!("{}.toml", self.member.directory.display()));
         std::fs::write(&file, limits)?;
-        let output = self.gate(&["apply", &file.display().to_string(), "--json"]);
+        let path = file.display().to_string();
+        let output = self.gate(&[&["apply", path.as_str(), "--json"], arguments].concat());
         std::fs::remove_file(&file)?;
         json(&output?)
     }

@@ -7,7 +7,8 @@
 //! **Source.** "High performance rate limiting at Databricks": an owner for each limit, reports in batches, a token bucket that goes
 //! into debt and remembers it, `reject_until`.
 //!
-//! **Rule.** The owner's bucket takes any debt up to [`LONGEST_DEBT`]. While it is half full nobody is held back. Once a report leaves less in it than that
+//! **Rule.** The owner's bucket takes debts up to the limit's `max_debt`, as a gate's own does; at least [`CORRECTION`], so that what gates gave
+//! out too much within an interval is paid back, and at most [`LONGEST_DEBT`]. What is beyond that is forgiven. While it is half full nobody is held back. Once a report leaves less in it than that
 //! (beside what comes in within the time of the report), and until [`HELD_BACK`] after the last such report and the last refusal,
 //! a gate may give out its proportion of
 //!
@@ -15,9 +16,10 @@
 //! (limit + level / CORRECTION) * boost      (level: what is left in the bucket, below zero in debt)
 //! ```
 //!
-//! by itself, as the rate of a bucket that holds its proportion of the limit's burst, and at least [`LEAST_BURST`]. Its proportion is
-//! that of its demand: what it was asked for, refusals included, per second. A demand rises at once, and halves in [`HALF_LIFE`]
-//! when less is asked for. What gates give out too much or too little moves the level, and that corrects it. A debt that makes the
+//! by itself, as the rate of a bucket that holds its proportion of the limit's burst, and at least [`LEAST_BURST`]. The limit is divided by
+//! demand, max-min fair: a gate that is asked for less than an equal part has its proportion by that, and the others divide the rest equally.
+//! A demand is what a gate was asked for per second, refusals included, up to the limit: no report of a gate takes more than an equal part
+//! from others. It rises at once, and halves in [`HALF_LIFE`] when less is asked for. What gates give out too much or too little moves the level, and that corrects it. A debt that makes the
 //! sum zero is waited for. What the gates have been granted together is never more than all of it: one that is asked for more gets
 //! it as others report that they are asked for less.
 //!
@@ -26,7 +28,8 @@
 //!
 //! **Deviations.** The source answers a report with `reject_until`, or with a rejection rate; here the former is for deep debt alone.
 //!
-//! **Invariants.** Pure. A report costs the same however many gates there are. Any time and any count is safe.
+//! **Invariants.** Pure. A report costs about the same however many gates there are. The level is within the burst, and `max_debt` below zero.
+//! Any time and any count is safe.
 
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
@@ -53,6 +56,8 @@ pub struct FleetShares {
     per_sec: u64,
     /// The size of a full bucket, as the time that it takes to refill.
     burst: Nanos,
+    /// The deepest debt, as the time that it takes to pay.
+    max_debt: Nanos,
     /// The moment at which the bucket will be full again.
     full_at: Nanos,
     /// Gates are held back before this.
@@ -62,8 +67,7 @@ pub struct FleetShares {
     reported: Nanos,
     /// The last one of a refusal.
     refused: Nanos,
-    /// The sum of all gates' demands.
-    total: Demand,
+    division: Division,
     /// The sum of what gates have been granted.
     granted: f64,
     /// In ascending order of their numbers.
@@ -86,6 +90,17 @@ struct Demand {
     as_of: Nanos,
 }
 
+/// The division of the limit by demand, as of some report.
+#[derive(Clone, Copy, Debug, Default)]
+struct Division {
+    /// The most that counts of a gate's demand: an equal part of what those with less leave. In thousandths of a request unit per second.
+    most: f64,
+    /// The sum of all demands, each up to `most`.
+    total: f64,
+    /// Reports until it is made anew.
+    due: usize,
+}
+
 /// One gate's report: what it did with one limit since its last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
@@ -101,37 +116,47 @@ impl Demand {
     fn at(self, now: Nanos) -> f64 {
         self.per_sec * (-fraction(now.saturating_sub(self.as_of), HALF_LIFE)).exp2()
     }
-
-    fn add(&mut self, now: Nanos, per_sec: f64) {
-        let now = now.max(self.as_of);
-        *self = Self { per_sec: self.at(now) + per_sec, as_of: now };
-    }
 }
 
 impl FleetShares {
-    /// A full bucket of `per_sec` thousandths of a request unit a second, at least 1, that fills in `burst`, and nobody who asks.
+    /// A full bucket of `per_sec` thousandths of a request unit a second, at least 1, that fills in `burst`, with debts that are paid in
+    /// `max_debt`, and nobody who asks.
     #[must_use]
-    pub fn new(per_sec: u64, burst: Nanos) -> Self {
+    pub fn new(per_sec: u64, burst: Nanos, max_debt: Nanos) -> Self {
         Self {
             per_sec: per_sec.max(1),
             burst,
+            max_debt,
             full_at: Nanos::ZERO,
             held_until: Nanos::ZERO,
             boost: 1.0,
             reported: Nanos::ZERO,
             refused: Nanos::ZERO,
-            total: Demand::default(),
+            division: Division::default(),
             granted: 0.0,
             gates: Vec::new(),
         }
     }
 
     /// Changes the limit. What has been taken out of the bucket is still out.
-    pub fn change(&mut self, now: Nanos, per_sec: u64, burst: Nanos) {
+    pub fn change(&mut self, now: Nanos, per_sec: u64, burst: Nanos, max_debt: Nanos) {
         let per_sec = per_sec.max(1);
         let out = u128::from(self.full_in(now).0) * u128::from(self.per_sec) / u128::from(per_sec);
+        (self.per_sec, self.burst, self.max_debt) = (per_sec, burst, max_debt);
+        self.division.due = 0;
         self.fill(now, now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX))));
-        (self.per_sec, self.burst) = (per_sec, burst);
+    }
+
+    /// Fills the bucket, forgives any debt, and holds nobody back. Demands and grants stay: gates go on by what they were told last.
+    pub fn reset(&mut self) {
+        (self.full_at, self.held_until, self.refused) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        self.boost = 1.0;
+    }
+
+    /// Puts back into the bucket what somebody took and did not use; it is never fuller than full.
+    pub fn give_back(&mut self, now: Nanos, amount: u64) {
+        let out = self.full_in(now).saturating_sub(self.time_for(amount));
+        self.full_at = self.full_at.min(now.saturating_add(out));
     }
 
     /// The time until the bucket is full.
@@ -147,7 +172,8 @@ impl FleetShares {
 
     /// Sets when the bucket is full: then, or as late as may be.
     fn fill(&mut self, now: Nanos, full_at: Nanos) {
-        self.full_at = full_at.min(now.saturating_add(LONGEST_DEBT));
+        let debt = self.max_debt.min(LONGEST_DEBT).max(CORRECTION);
+        self.full_at = full_at.min(now.saturating_add(self.burst).saturating_add(debt));
     }
 
     /// The content of the bucket in thousandths of a request unit, below zero in debt.
@@ -178,6 +204,7 @@ impl FleetShares {
     pub fn release(&mut self, gate: u32) {
         if let Ok(place) = self.place(gate) {
             self.granted = (self.granted - self.gates.remove(place).granted).max(0.0);
+            self.division.due = 0;
         }
         if self.gates.is_empty() {
             self.granted = 0.0;
@@ -187,7 +214,7 @@ impl FleetShares {
     /// Forgets all gates, which report elsewhere.
     pub fn release_all(&mut self) {
         self.gates.clear();
-        (self.granted, self.total) = (0.0, Demand::default());
+        (self.granted, self.division) = (0.0, Division::default());
     }
 
     /// True if it knows no gate.
@@ -238,11 +265,8 @@ impl FleetShares {
             place
         });
         let demand = &mut self.gates[place].demand;
-        let more = asked_for - demand.at(now);
-        if more > 0.0 {
-            demand.add(now, more);
-            self.total.add(now, more);
-        }
+        let as_of = now.max(demand.as_of);
+        *demand = Demand { per_sec: asked_for.min(self.per_sec as f64).max(demand.at(as_of)), as_of };
     }
 
     /// The share of a gate that has just reported, until its next report.
@@ -252,8 +276,8 @@ impl FleetShares {
             self.grant(gate, 0.0);
             return Share::Whole;
         }
-        let total = self.total.at(now);
-        let demand = self.place(gate).map_or(0.0, |place| self.gates[place].demand.at(now));
+        let Division { most, total, .. } = self.divide(now);
+        let demand = self.place(gate).map_or(0.0, |place| self.gates[place].demand.at(now)).min(most);
         let proportion = self.grant(gate, if demand < total { demand / total } else { 1.0 });
         let level = self.level(now);
         let factor = 1.0 + level / CORRECTION.0 as f64;
@@ -264,6 +288,31 @@ impl FleetShares {
             per_sec: (per_sec as u64).max(1),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
+    }
+
+    /// The division of the limit. Where there are many gates it is made anew once a part of them has reported.
+    fn divide(&mut self, now: Nanos) -> Division {
+        if let Some(due) = self.division.due.checked_sub(1) {
+            self.division.due = due;
+            return self.division;
+        }
+        let limit = self.per_sec as f64;
+        let mut most = limit / self.gates.len().max(1) as f64;
+        for _ in 0..MOST_ROUNDS {
+            let mut less = 0.0;
+            let mut others = 0;
+            for demand in self.gates.iter().map(|gate| gate.demand.at(now)) {
+                if demand < most { less += demand } else { others += 1 }
+            }
+            let part = if others == 0 { limit } else { (limit - less) / f64::from(others) };
+            if part <= most * 1.001 {
+                break;
+            }
+            most = part;
+        }
+        let total = self.gates.iter().map(|gate| gate.demand.at(now).min(most)).sum();
+        self.division = Division { most, total, due: self.gates.len() / DIVIDED_BY };
+        self.division
     }
 
     /// Grants a gate this proportion of the limit, or what the others leave of it. Returns the proportion.
@@ -298,8 +347,8 @@ fn fraction(part: Nanos, of: Nanos) -> f64 {
     part.0 as f64 / of.0 as f64
 }
 
-/// The longest time until the bucket is full. What would take longer to be paid is forgiven: a gate that reports nonsense once must
-/// not take the limit from all of them for good.
+/// The longest time in which a debt is paid, whatever a limit's `max_debt` is. What would take longer is forgiven: a gate that reports nonsense
+/// once must not take the limit from all of them for good.
 pub const LONGEST_DEBT: Nanos = Nanos::from_secs(3_600);
 /// The time in which a demand that is no longer there halves.
 pub const HALF_LIFE: Nanos = Nanos::from_millis(500);
@@ -318,6 +367,10 @@ pub const BOOST_RISES: Nanos = Nanos::from_millis(500);
 pub const BOOST_FALLS: Nanos = Nanos::from_millis(100);
 /// A refusal that was reported longer ago says nothing of the present.
 pub const LATELY: Nanos = Nanos::from_millis(50);
+/// Rounds in which the division is found, each of which costs a look at every gate; later ones change little.
+const MOST_ROUNDS: usize = 8;
+/// The division is made anew after the reports of one gate in so many: of few gates, at each report.
+const DIVIDED_BY: usize = 16;
 /// The part of the time between two reports after which a full bucket counts as used at once: one in so many.
 const CREDITED: u64 = 4;
 /// The shortest time between two reports of a gate that counts as such.

@@ -50,6 +50,17 @@ enum Action {
         #[command(flatten)]
         owner: OwnerArgs,
     },
+    /// Fill the bucket of one limit and forgive its debt, on the owner's own machine.
+    #[command(after_help = RESET_EXAMPLES)]
+    Reset {
+        /// The limit's whole name.
+        name: String,
+        /// Why: the owner logs it, with who asked for it.
+        #[arg(long, value_name = "TEXT")]
+        why: String,
+        #[command(flatten)]
+        owner: OwnerArgs,
+    },
     /// Put limits into etcd, where all owners follow them.
     #[command(after_help = APPLY_EXAMPLES)]
     Apply {
@@ -58,6 +69,9 @@ enum Action {
         /// Only in the place of the limits of this revision, which `gate quota owners` prints; 0 for none.
         #[arg(long, value_name = "REVISION")]
         revision: Option<u64>,
+        /// The file has no limits: lift all that hold.
+        #[arg(long)]
+        remove_all: bool,
         #[command(flatten)]
         etcd: EtcdArgs,
     },
@@ -117,6 +131,11 @@ impl OwnerArgs {
     fn members(&self) -> anyhow::Result<Members> {
         self.certificates.members(&self.etcd)
     }
+
+    /// The address of the owner of a name.
+    fn address_for(&self, name: &str) -> anyhow::Result<String> {
+        if self.etcd.is_empty() { Ok(self.owner.clone()) } else { in_etcd::owner_of(&self.members()?, name) }
+    }
 }
 
 impl EtcdArgs {
@@ -171,9 +190,16 @@ Examples:
   gate quota apply limits.toml
   gate quota apply limits.toml --etcd http://127.0.0.1:2379,http://127.0.0.1:22379
   gate quota apply limits.toml --revision 42 --json
+  gate quota apply /dev/null --remove-all
 
 The file is checked first, and every fault is named with its line. All of its limits hold, or none: of two that apply at once one is \
 refused, and may look at what the other has applied.";
+
+const RESET_EXAMPLES: &str = "\
+Examples:
+  gate quota reset acme --why 'a faulty gate charged too much'
+
+Gates are told within a tick. The owner's log says who it was, and why.";
 
 const OWNERS_EXAMPLES: &str = "\
 Examples:
@@ -185,7 +211,10 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Run { config } => run::run(&config),
         Action::Show { name, limit, owner } => show_accounts(&name, limit, &owner),
         Action::Explain { name, owner } => explain(&name, &owner),
-        Action::Apply { file, revision, etcd } => in_etcd::apply(&file, revision, &etcd),
+        Action::Reset { name, why, owner } => reset(&name, &why, &owner),
+        Action::Apply { file, revision, remove_all, etcd } => {
+            in_etcd::apply(&file, revision, remove_all, &etcd)
+        }
         Action::Owners { etcd } => in_etcd::owners(&etcd),
     }
 }
@@ -223,12 +252,28 @@ fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<Ex
     }
     let connected = shown.gates.iter().filter(|gate| gate.is_connected).count();
     println!("{connected} of {} gates connected", shown.gates.len());
+    shown.kept.iter().for_each(|why| println!("the last good limits are in force: {why}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn reset(name: &str, why: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
+    let address = owner.address_for(name)?;
+    let who = format!("uid {}", nix::unistd::getuid());
+    let left_before = show::reset(&address, owner.certificates.read()?, name, (&who, why))?;
+    die_of_closed_pipes();
+    let Some(left_before) = left_before else {
+        anyhow::bail!("the owner at {address} has no account of {name:?}");
+    };
+    if owner.json {
+        print::json(&serde_json::json!({ "name": name, "left_before_ru": left_before }))?;
+    } else {
+        println!("{name}: the bucket is full again; {} RU were left", left(left_before));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
-    let address =
-        if owner.etcd.is_empty() { owner.owner.clone() } else { in_etcd::owner_of(&owner.members()?, name)? };
+    let address = owner.address_for(name)?;
     let shown = owner.ask(&address, name, 10_000)?;
     die_of_closed_pipes();
     let account = shown.accounts.into_iter().find(|account| account.name == name);

@@ -90,7 +90,7 @@ pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub(crate) use parsers::prefix;
 pub use price::{Learn, Price, Settle};
 pub use process::{Origin, Process, ProcessPath, Processor, is_spec, parse_address};
-pub use quota::{LimitsIn, QuotaConfig, parse_limits};
+pub use quota::{LIFTS_ALL, LimitsDocument, LimitsIn, QuotaConfig, parse_limits};
 pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
 pub use store_address::StoreAddress;

@@ -105,18 +105,35 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
     QuotaConfig { listen, metrics, tls, max_connections, max_connections_per_source, memory, limits }
 }
 
+/// A document that is limits alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitsDocument {
+    /// The limits.
+    pub rules: Rules,
+    /// True if it says that there are to be none. That there is none in it does not say so.
+    pub lifts_all: bool,
+}
+
 /// Parses a document that is limits alone; `file` is what faults call it.
 ///
 /// # Errors
 ///
 /// Everything that is wrong, by line.
-pub fn parse_limits(file: &str, text: &str) -> Result<Rules, Faults> {
+pub fn parse_limits(file: &str, text: &str) -> Result<LimitsDocument, Faults> {
     raw::parse(file, text, |mut root| {
+        let none = |text: &str| (text == "none").then_some(()).ok_or_else(|| "must be \"none\"".to_owned());
+        let lifts_all = root.get("limits", none).is_some();
         let rules = limits::rules(&mut root);
+        if lifts_all && !rules.list().is_empty() {
+            root.fault("limits", "says that there are none, beside some".to_owned());
+        }
         root.finish();
-        rules
+        LimitsDocument { rules, lifts_all }
     })
 }
+
+/// The line that has a document without limits lift all.
+pub const LIFTS_ALL: &str = "limits = \"none\"\n";
 
 /// A fault of an address that gates and owners are not to talk at in plain text.
 pub(super) const NEEDS_TLS: &str = "is no loopback address, where reports are neither encrypted nor signed without TLS: write \
@@ -145,6 +162,24 @@ mod tests {
         let fault = parse(listen).unwrap_err();
         let expected = format!("quota.toml:2: quota.listen = \"198.18.0.1:9920\": {NEEDS_TLS}");
         assert_eq!(fault, expected);
+    }
+
+    #[test]
+    fn a_document_lifts_all_limits_only_if_it_says_so() {
+        let parse = |text: &str| parse_limits("limits.toml", text).map_err(|faults| faults.to_string());
+        assert_eq!(parse("# nothing\n"), Ok(LimitsDocument::default()));
+        assert_eq!(parse(LIFTS_ALL), Ok(LimitsDocument { lifts_all: true, ..LimitsDocument::default() }));
+        let acme = "[[limit]]\nname = \"acme\"\nquota = \"100 RU/s\"\n";
+        assert!(parse(acme).is_ok_and(|document| !document.lifts_all && document.rules.list().len() == 1));
+        for (text, fault) in [
+            (
+                format!("{LIFTS_ALL}{acme}"),
+                "limits.toml:1: limits = \"none\": says that there are none, beside some",
+            ),
+            ("limits = \"all\"\n".to_owned(), "limits.toml:1: limits = \"all\": must be \"none\""),
+        ] {
+            assert_eq!(parse(&text), Err(fault.to_owned()));
+        }
     }
 
     #[test]

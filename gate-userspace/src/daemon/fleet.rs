@@ -9,12 +9,20 @@ use crate::fleet::gate::reporter::Reporter;
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 
-/// Begins to report to the owners that the configuration names, if it does.
-pub(super) fn join(config: &Config, maps: &Maps, ticker: &mut Ticker) -> Result<Option<Reporter>, Error> {
+/// Begins to report to the owners that the configuration names, if it does; beside the gate that this one takes over from.
+pub(super) fn join(
+    config: &Config,
+    maps: &Maps,
+    ticker: &mut Ticker,
+    takes_over: bool,
+) -> Result<Option<Reporter>, Error> {
     let Some(fleet) = &config.fleet else { return Ok(None) };
     let settings = Settings { interval: config.gate.tick, on_lost: fleet.on_lost };
     let name = fleet.name.clone().unwrap_or_else(host_name);
     let book = SharedBook::new(Book::new(settings));
+    if takes_over {
+        book.lock().take_over();
+    }
     ticker.share(Some(book.clone()));
     let credentials = Credentials::of_gate(fleet).transpose().map_err(|fault| Error::System {
         what: "reading the certificates of the section [fleet]",

@@ -173,8 +173,10 @@ impl Daemon {
             envoy,
             changes,
             prober,
-            ticker,
+            mut ticker,
             reporter,
+            mut watch,
+            tick,
             _heartbeat,
             ..
         } = self;
@@ -190,9 +192,26 @@ impl Daemon {
             return;
         };
         dispatcher.start_draining();
-        // From here on only the dispatcher writes to the maps: to buckets, which all may change, and counters.
-        drop((ticker, reporter, _heartbeat));
+        // Maps of its own are nobody else's: the parts of limits that its clients use are still to be reported and followed, beside the
+        // successor. In those that they share only the dispatcher writes from here on, to buckets and counters, which the successor reports.
+        let fleet = reporter.filter(|_| other_sockets).map(|reporter| {
+            reporter.book().lock().drain();
+            (reporter, _heartbeat)
+        });
         ownership.give_up(&*maps);
+        let reporting = async {
+            let Some((reporter, _)) = &fleet else { return std::future::pending().await };
+            let mut ticks = every(tick.into());
+            loop {
+                ticks.tick().await;
+                let now = now(&maps);
+                let services = watch.tick(now, |service| ticker.is_overloaded(service));
+                if ticker.tick(now, &services).is_err() {
+                    return std::future::pending().await;
+                }
+                reporter.tick();
+            }
+        };
         // Nothing else is served but its clients.
         drop((changes, prober));
         let clients = dispatcher.clients();
@@ -201,6 +220,7 @@ impl Daemon {
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => {}
             () = dispatcher.drain(drain, other_sockets) => {}
+            () = reporting => {}
         }
         match dispatcher.clients() {
             0 => tracing::info!("drained"),

@@ -155,7 +155,7 @@ impl Daemon {
         while ticker.stabilising() {
             ticker.tick(now(&maps), &[])?;
         }
-        let reporter = fleet::join(config, &maps, &mut ticker)?;
+        let reporter = fleet::join(config, &maps, &mut ticker, options.takeover)?;
         let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let mut cpus = CpuWatch::new()?;

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use tonic::transport::ClientTlsConfig;
+use tonic::transport::{Channel, ClientTlsConfig};
+use tonic::{Response, Status};
 
 use super::endpoint::{endpoint, with_causes};
-use super::wire::{MAX_MESSAGE, QuotaClient, ShowReply, ShowRequest};
+use super::wire::{MAX_MESSAGE, QuotaClient, ResetReply, ResetRequest, ShowReply, ShowRequest};
 
 /// The accounts of an owner, and its gates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -20,6 +21,8 @@ pub struct Shown {
     pub gates: Vec<Gate>,
     /// The events since the owner started, by name, and how often each.
     pub counters: BTreeMap<String, u64>,
+    /// Why the limits in force are not those that an owner has found last, if so.
+    pub kept: Vec<String>,
 }
 
 /// The account of a limit. Amounts are in request units.
@@ -87,18 +90,44 @@ pub enum Error {
 ///
 /// [`Error`].
 pub fn ask(owner: &str, tls: Option<ClientTlsConfig>, prefix: &str, limit: u32) -> Result<Shown, Error> {
+    let request = ShowRequest { prefix: prefix.to_owned(), limit };
+    let reply = call(owner, tls, async |mut client| client.show(request).await)?;
+    Ok(reply.into())
+}
+
+/// Fills the bucket of one account, which `who` asks for and `why`. Returns what was in it, in request units, below zero in debt; `None` if there is
+/// no such account.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn reset(
+    owner: &str,
+    tls: Option<ClientTlsConfig>,
+    name: &str,
+    (who, why): (&str, &str),
+) -> Result<Option<f64>, Error> {
+    let request = ResetRequest { name: name.to_owned(), who: who.to_owned(), why: why.to_owned() };
+    let ResetReply { is_known, level } = call(owner, tls, async |mut client| client.reset(request).await)?;
+    Ok(is_known.then_some(level as f64 / 1e3))
+}
+
+/// One question to an owner.
+fn call<T>(
+    owner: &str,
+    tls: Option<ClientTlsConfig>,
+    ask: impl AsyncFnOnce(QuotaClient<Channel>) -> Result<Response<T>, Status>,
+) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let no_owner = |error| Error::NoOwner(owner.to_owned(), with_causes(&error));
     let endpoint = endpoint(owner, tls).map_err(no_owner)?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let request = ShowRequest { prefix: prefix.to_owned(), limit };
-    let reply = runtime.block_on(async {
+    runtime.block_on(async {
         let channel = endpoint.connect().await.map_err(no_owner)?;
-        let mut client = QuotaClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
-        let reply = client.show(request).await;
-        reply.map_err(|status| Error::Refused(owner.to_owned(), with_causes(&status)))
-    });
-    Ok(reply?.into_inner().into())
+        let reply = ask(QuotaClient::new(channel).max_decoding_message_size(MAX_MESSAGE)).await;
+        let reply = reply.map_err(|status| Error::Refused(owner.to_owned(), with_causes(&status)))?;
+        Ok(reply.into_inner())
+    })
 }
 
 impl From<ShowReply> for Shown {
@@ -130,6 +159,7 @@ impl From<ShowReply> for Shown {
             total: reply.total,
             gates: reply.gates.into_iter().map(gate).collect(),
             counters: reply.counters.into_iter().map(|counter| (counter.name, counter.count)).collect(),
+            kept: Some(reply.kept).filter(|why| !why.is_empty()).into_iter().collect(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Gates and owners together, over connections that lose what they carry.
 
+mod absent;
 mod messages;
 mod moves;
 mod reserved;
@@ -25,6 +26,8 @@ const TICK: Nanos = Nanos::from_millis(100);
 /// Thousandths of a request unit per second.
 const LIMIT: u64 = 1_000_000;
 const BURST: Nanos = Nanos::from_millis(100);
+/// Deep enough for all debts of these tests.
+const MOST_DEBT: Nanos = Nanos::from_secs(3_600);
 
 fn at(millis: u64) -> Nanos {
     Nanos::from_millis(1_000_000 + millis)
@@ -37,7 +40,7 @@ fn name(text: &str) -> Name {
 fn rules(patterns: &[&str]) -> Rules {
     let mut rules = Rules::default();
     for pattern in patterns {
-        let limits = Limits::new(LIMIT, BURST.0);
+        let limits = Limits { max_debt_ns: MOST_DEBT.0, ..Limits::new(LIMIT, BURST.0) };
         rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
     }
     rules
@@ -68,7 +71,7 @@ impl Owner {
     }
 
     fn welcome(&self) -> Welcome {
-        Welcome { version: super::wire::VERSION, charged: self.session.charged }
+        Welcome { version: super::wire::VERSION, charged: self.session.charged, ended: self.session.ended }
     }
 
     fn charged(&self, of: &str) -> (u64, u64) {
@@ -105,7 +108,7 @@ fn the_whole_is_granted_below_the_limit_and_a_part_above_it() {
     assert_eq!(book.grant(line, at(0)), None, "no owner has said anything");
     book.count(line, at(0), 20_000, 0);
     exchange(&mut book, &mut owner, at(100));
-    let whole = Grant { per_sec: LIMIT, burst: 100_000, max_debt: 200_000, reject_for: Nanos::ZERO };
+    let whole = Grant { per_sec: LIMIT, burst: 100_000, max_debt: 3_600 * LIMIT, reject_for: Nanos::ZERO };
     assert_eq!(book.grant(line, at(100)), Some(whole));
     book.count(line, at(0), 200_000, 300_000);
     exchange(&mut book, &mut owner, at(200));
@@ -165,6 +168,9 @@ fn names_without_a_rule_are_the_gates_own_affair() {
     book.count(line, at(0), 1_000, 0);
     exchange(&mut book, &mut owner, at(200));
     assert_eq!(book.grant(line, at(200)).map(|grant| grant.per_sec), Some(LIMIT));
+    assert_eq!(owner.charged("initech"), (0, 0), "it was given out without a limit");
+    book.count(line, at(200), 1_000, 0);
+    exchange(&mut book, &mut owner, at(300));
     assert_eq!(owner.charged("initech"), (1_000, 0));
 }
 
@@ -240,7 +246,8 @@ fn what_does_not_hold_together_changes_nothing() {
     // Counts at the end of their range.
     owner.take(at(200), &report(2, &[0], &[u64::MAX])).unwrap();
     owner.take(at(300), &Report { unit: u64::MAX, ..report(3, &[0], &[u64::MAX]) }).unwrap();
-    assert_eq!(owner.charged("acme").0, u64::MAX);
+    // As much as a link carries in a tick, twice.
+    assert_eq!(owner.charged("acme").0, 7 + 2 * 30_000_000_000);
 }
 
 #[test]
@@ -250,7 +257,7 @@ fn a_report_with_the_longest_names_fits_into_a_message() {
         let line = book.line(&name(&format!("shop/user={number:0>240}")));
         book.count(line, at(0), u64::MAX, u64::MAX);
     }
-    let mut owner = Owner::new();
+    let mut owner = Owner::with_room(40_000);
     let mut introduced = Vec::new();
     for millis in [100, 200] {
         let report = book.report(0, at(millis)).unwrap();

@@ -1,6 +1,6 @@
 //! The bucket of one name.
 
-use gate_common::token_bucket::{Limits, Take, at_another_rate, refund, settle, take};
+use gate_common::token_bucket::{Limits, Rate, Take, at_another_rate, refund, settle, take};
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
 /// The bucket of a name here, set from outside: its share of a quota that several gates share.
@@ -45,6 +45,21 @@ pub enum Refusal {
     Until(Nanos),
     /// Never: it would leave more debt than is allowed.
     TooLarge,
+}
+
+/// A part of limits, one of so many: of the rate, and of the burst at least one request unit. What was the dearest request still is, while the
+/// bucket is full.
+pub(super) fn divided(limits: Limits, by: u32) -> Limits {
+    let Some(per_sec) = limits.rate.units_per_sec().filter(|_| by > 1) else { return limits };
+    let amount = |nanos: u64| u128::from(nanos) * u128::from(per_sec) / u128::from(NANOS_PER_SEC);
+    let burst = amount(limits.burst_ns);
+    let part = (burst / u128::from(by)).max(u128::from(MilliRu::ONE_RU.0)).min(burst);
+    let dearest = burst + amount(limits.max_debt_ns);
+    let per_sec = (per_sec / u64::from(by)).max(1);
+    let time_for = |amount: u128| {
+        u64::try_from(amount * u128::from(NANOS_PER_SEC) / u128::from(per_sec)).unwrap_or(u64::MAX)
+    };
+    Limits { rate: Rate::per_sec(per_sec), burst_ns: time_for(part), max_debt_ns: time_for(dearest - part) }
 }
 
 /// A bucket: its word, its limits, and the refusals that were decided from outside.
@@ -92,6 +107,14 @@ impl Bucket {
         }
         self.limits = share.limits;
         self.reject_until = share.reject_until;
+    }
+
+    /// Has it hold so many thousandths of a request unit, up to its burst.
+    pub(super) fn set_left(&mut self, left: u64, now: Nanos) {
+        let Some(per_sec) = self.limits.rate.units_per_sec() else { return };
+        let time = u128::from(left) * u128::from(NANOS_PER_SEC) / u128::from(per_sec.max(1));
+        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        self.tat = now.0.saturating_add(self.limits.burst_ns.saturating_sub(time));
     }
 
     /// True if a new bucket would be no different.

@@ -32,6 +32,8 @@ pub struct Change<'n> {
     pub counts: Counts,
     /// Its bucket.
     pub standing: Standing,
+    /// True if nothing has been set of its bucket since it was made.
+    pub is_first: bool,
 }
 
 /// A name's bucket and its counts.
@@ -43,6 +45,8 @@ pub(super) struct Entry {
     origin: Origin,
     /// True while its place is in the list of changed ones.
     is_listed: bool,
+    /// True until its share is set.
+    pub(super) is_first: bool,
 }
 
 /// Where a bucket's limits are from.
@@ -94,6 +98,7 @@ impl Shard {
             counts: Counts::default(),
             origin,
             is_listed: false,
+            is_first: true,
         };
         let place = self.entries.insert(entry);
         self.index.insert(name.clone(), place);
@@ -113,13 +118,21 @@ impl Shard {
         }
     }
 
+    /// Has a name's bucket hold what is left, but for what it has given out since its counts were read.
+    pub(super) fn set_left(&mut self, name: &Name, left: u64, now: Nanos) {
+        let Some(entry) = self.get(name) else { return };
+        let since = entry.counts.used.saturating_sub(entry.counts.returned);
+        entry.bucket.set_left(left.saturating_sub(since), now);
+    }
+
     /// Hands over the counts of every name that has changed since, and begins them anew.
     pub(super) fn take_changes(&mut self, now: Nanos, mut to: impl FnMut(Change<'_>)) {
         for place in self.changed.drain(..) {
             let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.is_listed) else { continue };
             entry.is_listed = false;
             let counts = std::mem::take(&mut entry.counts);
-            to(Change { name: &entry.name, counts, standing: entry.bucket.standing(now) });
+            let standing = entry.bucket.standing(now);
+            to(Change { name: &entry.name, counts, standing, is_first: entry.is_first });
         }
     }
 
@@ -131,11 +144,22 @@ impl Shard {
                 Some((origin, limits)) => {
                     entry.origin = origin;
                     entry.bucket.set(Share { limits, reject_until: Nanos::ZERO }, now);
+                    entry.is_first = true;
                 }
                 None => gone.push(place),
             }
         }
         gone.into_iter().for_each(|place| self.remove(place));
+    }
+
+    /// Gives every bucket of which nothing has been set the limits that `of` finds for its name.
+    pub(super) fn follow_first(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<(Origin, Limits)>) {
+        let first = |(_, entry): &(usize, &mut Entry)| entry.is_first && entry.origin != Origin::Request;
+        for (_, entry) in self.entries.iter_mut().filter(first) {
+            if let Some((_, limits)) = of(&entry.name) {
+                entry.bucket.set(Share { limits, reject_until: Nanos::ZERO }, now);
+            }
+        }
     }
 
     pub(super) fn names(&self) -> usize {

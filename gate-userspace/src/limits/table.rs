@@ -13,14 +13,14 @@
 //! given back afterwards; never the other way round.
 
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::quality::RandomState;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::bucket::{Refusal, Share, Standing};
+use super::bucket::{Refusal, Share, Standing, divided};
 use super::name::Name;
 use super::reservations::Reservations;
 use super::rules::Rules;
@@ -36,6 +36,8 @@ pub struct Table {
     room: usize,
     /// The names that are assigned to Envoys; `None` if nobody reads the counts.
     reservations: Option<Reservations>,
+    /// A name's first bucket is one of so many parts of its limits, until its share is set.
+    first_of: AtomicU32,
     untracked: AtomicU64,
     evictions: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl Table {
             hasher: RandomState::default(),
             room: memory / SHARDS,
             reservations: is_reported.then(Reservations::default),
+            first_of: AtomicU32::new(1),
             untracked: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         };
@@ -102,12 +105,11 @@ impl Table {
     pub fn set_rules(&self, rules: Arc<Rules>, now: Nanos) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&rules);
         for shard in &self.shards {
-            locked(shard).follow(now, |name| limits_of(&rules, name));
+            locked(shard).follow(now, |name| self.first_limits(&rules, name));
         }
-        for (name, limits) in rules.list().iter().filter_map(|rule| Some((rule.pattern.name()?, rule.limits)))
-        {
+        for name in rules.list().iter().filter_map(|rule| rule.pattern.name()) {
             // There is always room for one of these.
-            let _ = self.with_entry(&name, Some((Origin::Name, limits)), now, |_| ());
+            let _ = self.with_entry(&name, None, now, |_| ());
         }
     }
 
@@ -162,7 +164,32 @@ impl Table {
     pub fn set_share(&self, name: &Name, share: Share, now: Nanos) -> bool {
         let mut shard = self.shard(name);
         let entry = shard.get(name);
-        entry.map(|entry| entry.bucket.set(share, now)).is_some()
+        let set = |entry: &mut Entry| {
+            entry.bucket.set(share, now);
+            entry.is_first = false;
+        };
+        entry.map(set).is_some()
+    }
+
+    /// Has a name's bucket hold so many thousandths of a request unit, but for what it has given out since the last [`Table::take_changes`].
+    pub fn set_left(&self, name: &Name, left: u64, now: Nanos) {
+        self.shard(name).set_left(name, left, now);
+    }
+
+    /// From now on a name's bucket is one of so many parts of its limits, until its share is set.
+    pub fn divide_first(&self, parts: u32, now: Nanos) {
+        if self.first_of.swap(parts.max(1), Ordering::Relaxed) != parts.max(1) {
+            let rules = self.rules();
+            for shard in &self.shards {
+                locked(shard).follow_first(now, |name| self.first_limits(&rules, name));
+            }
+        }
+    }
+
+    /// The limits of a bucket of which nothing has been set.
+    fn first_limits(&self, rules: &Rules, name: &Name) -> Option<(Origin, Limits)> {
+        let (origin, limits) = limits_of(rules, name)?;
+        Some((origin, divided(limits, self.first_of.load(Ordering::Relaxed))))
     }
 
     /// How full a name's bucket is; `None` if it has none.
@@ -263,7 +290,7 @@ impl Table {
             return Ok(to(entry));
         }
         // Read under the shard's lock: `set_rules` visits the shard after it has changed the rules.
-        let limits = limits.or_else(|| limits_of(&self.rules(), name)).ok_or(Missing::Rule)?;
+        let limits = limits.or_else(|| self.first_limits(&self.rules(), name)).ok_or(Missing::Rule)?;
         let mut evictions = 0;
         let entry = shard.insert(name, limits, (self.room, now), &mut evictions);
         self.evictions.fetch_add(evictions, Ordering::Relaxed);

@@ -105,8 +105,13 @@ impl Gate {
         // As gates do.
         let mut client = client.max_decoding_message_size(MAX_MESSAGE);
         let (reports, stream) = mpsc::channel(1);
-        let hello =
-            Hello { version: VERSION, gate: format!("gate-{number}"), session: 7, interval_us: 100_000 };
+        let hello = Hello {
+            version: VERSION,
+            gate: format!("gate-{number}"),
+            session: 7,
+            interval_us: 100_000,
+            ..Hello::default()
+        };
         reports.send(Report { hello: Some(hello), ..Report::default() }).await?;
         let mut answers = client.exchange(ReceiverStream::new(stream)).await?.into_inner();
         answers.message().await?.context("no first words")?;

@@ -21,7 +21,7 @@ pub(crate) struct BareGate {
 
 /// The first words of a gate with this name.
 pub(crate) fn hello(gate: &str) -> Hello {
-    Hello { version: VERSION, gate: gate.to_owned(), session: 7, interval_us: 100_000 }
+    Hello { version: VERSION, gate: gate.to_owned(), session: 7, interval_us: 100_000, ..Hello::default() }
 }
 
 /// A first report, of one charge under a new name, in thousandths of a request unit.

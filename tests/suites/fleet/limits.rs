@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use gate_tests::etcd::{Etcd, json};
 use gate_tests::fleet::Owner;
 use gate_tests::proxy::Listening;
-use gate_tests::wait::within;
+use gate_tests::wait::{wait_until, within};
 
 const TENANTS: &str = r#"
 [[tenant]]
@@ -40,7 +40,7 @@ fn limits_that_are_applied_hold_at_every_gate_whoever_owns_them() -> Result<()> 
     for (acme, globex) in [(Some(5_000), Some(4_000)), (Some(7_000), Some(3_000)), (None, None)] {
         match (acme, globex) {
             (Some(acme), Some(globex)) => etcd.apply(&limits(acme, globex))?,
-            _ => etcd.apply("")?,
+            _ => etcd.lift_all()?,
         };
         let quotas = |gate: &Listening| -> Result<[Option<f64>; 2]> {
             gate.ask(b"get k\r\n", b"\r\n")?;
@@ -60,6 +60,32 @@ fn limits_that_are_applied_hold_at_every_gate_whoever_owns_them() -> Result<()> 
         })?;
         println!("{expected:?} hold after {took:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn limits_that_are_gone_stay_in_force_until_they_are_lifted() -> Result<()> {
+    let etcd = Etcd::start()?;
+    let owner = Owner::register(&etcd)?;
+    let store = Listening::memcached()?;
+    let gate = Listening::gate_with(&etcd.section("gate-1"), "memcached", store.address, "", TENANTS)?;
+    let quota = || -> Result<Option<f64>> {
+        gate.ask(b"get k\r\n", b"\r\n")?;
+        Ok(gate.json(&["tenants", "acme"])?["tenants"][0]["quota_ru_per_sec"].as_f64())
+    };
+    etcd.apply(&limits(5_000, 4_000))?;
+    wait_until("the limits hold", || Ok(quota()? == Some(5_000.0)))?;
+    for (value, said) in [(None, "is not in etcd"), (Some(""), "is empty"), (Some("[[limit]]"), "is faulty")]
+    {
+        etcd.put("gate/limits", value)?;
+        wait_until(said, || Ok(owner.show()?["kept"].to_string().contains(said)))?;
+        ensure!(quota()? == Some(5_000.0), "{said}: {:?}", quota()?);
+    }
+    let said = etcd.apply("").err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(said.contains("--remove-all"), "{said}");
+    etcd.lift_all()?;
+    wait_until("the limits are lifted", || Ok(quota()? == Some(9_000.0)))?;
+    ensure!(owner.show()?["kept"] == serde_json::json!([]));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod connections;
 mod envoys;
 mod etcd;
 mod kills;
+mod lifetimes;
 mod limits;
 mod lossy;
 mod metrics;

@@ -12,7 +12,7 @@ fn at(millis: u64) -> Nanos {
 }
 
 fn shares() -> FleetShares {
-    FleetShares::new(LIMIT * 1_000, BURST)
+    FleetShares::new(LIMIT * 1_000, BURST, LONGEST_DEBT)
 }
 
 /// Gates that are held back since far too much was given out once; the bucket is full again.
@@ -59,9 +59,9 @@ fn parts_follow_demand_and_what_is_in_the_bucket() {
     for (charged, sum) in [(100, 1_125), (125, 1_000), (225, 500), (305, 100)] {
         let mut shares = held_back();
         shares.report(0, at(0), used(charged, 400 - charged));
-        shares.report(1, at(0), used(0, 1_200));
+        shares.report(1, at(0), used(0, 20));
         let parts = [0, 1].map(|gate| part(shares.share(gate, at(0))));
-        assert_eq!(parts, [((sum + 2) / 4, 25), ((sum * 3 + 2) / 4, 75)], "{charged}");
+        assert_eq!(parts, [(sum * 4 / 5, 80), (sum / 5, 20)], "{charged}");
         // Who was asked for nothing may give out one request.
         shares.report(2, at(0), used(0, 0));
         assert_eq!(part(shares.share(2, at(0))), (0, 1), "{charged}");
@@ -75,11 +75,52 @@ fn gates_are_never_granted_more_than_all() {
         shares.report(gate, at(0), used(63, 337));
     }
     assert_eq!([0, 1].map(|gate| part(shares.share(gate, at(0))).1), [50, 50]);
-    // One is asked for three times as much, but the other has half.
-    shares.report(0, at(0), used(0, 1_200));
-    assert_eq!(part(shares.share(0, at(0))).1, 50);
-    assert_eq!(part(shares.share(1, at(0))).1, 25);
-    assert_eq!(part(shares.share(0, at(0))).1, 75);
+    // A third one is asked for as much, but the others have all of it, until they report.
+    shares.report(2, at(0), used(0, 400));
+    assert_eq!([2, 0, 2, 1, 2].map(|gate| part(shares.share(gate, at(0))).1), [1, 33, 17, 33, 33]);
+}
+
+#[test]
+fn a_gate_that_exaggerates_has_an_equal_part_and_none_once_it_left() {
+    let mut shares = held_back();
+    let honest = |shares: &mut FleetShares, millis| {
+        for (gate, refused) in [(0, 300), (1, 200), (2, 100)] {
+            shares.report(gate, at(millis), used(0, refused));
+        }
+        [0, 1, 2].map(|gate| part(shares.share(gate, at(millis))).1)
+    };
+    assert_eq!(honest(&mut shares, 0), [33; 3]);
+    for (millis, within, refused) in [(100, TICK, u64::MAX), (200, Nanos::ZERO, 1), (300, TICK, 1 << 63)] {
+        shares.report(3, at(millis), Used { within, charged: 0, refused });
+        assert_eq!(honest(&mut shares, millis), [25; 3]);
+        assert_eq!(part(shares.share(3, at(millis))).1, 25);
+    }
+    shares.release(3);
+    assert_eq!(honest(&mut shares, 400), [33; 3]);
+}
+
+#[test]
+fn no_debt_is_deeper_than_max_debt_beyond_the_burst() {
+    for (max_debt, deepest) in [(0, 200), (100, 200), (500, 500), (86_400_000, 3_600_000)] {
+        let mut shares =
+            FleetShares::new(LIMIT * 1_000, Nanos::from_secs(7_200), Nanos::from_millis(max_debt));
+        shares.report(0, at(0), Used { within: TICK, charged: 1 << 63, refused: 0 });
+        assert_eq!(shares.left(at(0)), -deepest * LIMIT as i64, "{max_debt}");
+        shares.reset();
+        assert_eq!(shares.left(at(0)), 7_200 * LIMIT as i64 * 1_000);
+        assert!(!shares.is_held_back(at(0)));
+    }
+}
+
+#[test]
+fn what_is_given_back_can_be_taken_again() {
+    let mut shares = shares();
+    shares.report(0, at(0), used(90, 0));
+    let left = shares.left(at(0));
+    shares.give_back(at(0), 60_000);
+    assert_eq!(shares.left(at(0)), left + 60_000);
+    shares.give_back(at(0), u64::MAX);
+    assert_eq!(shares.left(at(0)), 100_000, "never more than the burst");
 }
 
 #[test]
@@ -99,12 +140,12 @@ fn a_debt_of_more_than_an_hour_is_forgiven() {
     let mut shares = held_back();
     for _ in 0..2 {
         shares.report(0, at(0), Used { within: Nanos(u64::MAX), charged: u64::MAX, refused: u64::MAX });
-        assert_eq!(shares.full_in(at(0)), LONGEST_DEBT);
+        assert_eq!(shares.full_in(at(0)), BURST.saturating_add(LONGEST_DEBT));
     }
     shares.add_debt(at(1_000), Nanos(u64::MAX));
-    assert_eq!(shares.full_in(at(1_000)), LONGEST_DEBT);
-    shares.change(at(1_000), 1, Nanos::from_secs(1));
-    assert_eq!(shares.full_in(at(2_000)), Nanos::from_secs(3_599));
+    assert_eq!(shares.full_in(at(1_000)), BURST.saturating_add(LONGEST_DEBT));
+    shares.change(at(1_000), 1, Nanos::from_secs(1), LONGEST_DEBT);
+    assert_eq!(shares.full_in(at(2_000)), LONGEST_DEBT);
 }
 
 #[test]
@@ -143,10 +184,35 @@ fn what_is_refused_without_need_raises_all_parts() {
 
 proptest! {
     #[test]
-    fn any_report_is_safe(
-        per_sec: u64, burst: u64, reports in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 1..30),
+    fn the_limit_is_divided_max_min_fair(
+        demands in prop::collection::vec(prop_oneof![0..2 * LIMIT, Just(1 << 53)], 1..60),
     ) {
-        let mut shares = FleetShares::new(per_sec, Nanos(burst));
+        let mut shares = held_back();
+        // The first round has everybody's demand known, and the second nobody with more than its part.
+        for millis in [0, 1, 2] {
+            for (gate, demand) in (0..).zip(&demands) {
+                let refused = demand * 1_000;
+                shares.report(gate, at(millis), Used { within: Nanos::from_secs(1), charged: 0, refused });
+                shares.share(gate, at(millis));
+            }
+        }
+        let granted: Vec<f64> =
+            shares.gates(at(2)).filter(|(gate, ..)| *gate != 9 || demands.len() > 9).map(|(.., granted)| granted).collect();
+        let asked: f64 = demands.iter().map(|demand| demand.min(&LIMIT)).sum::<u64>() as f64;
+        let equal = 1.0 / granted.len() as f64;
+        for (granted, demand) in granted.iter().zip(&demands) {
+            let wanted = (*demand).min(LIMIT) as f64 / LIMIT as f64;
+            prop_assert!(*granted >= wanted.min(equal) * 0.9 - 1e-6, "{granted} of {wanted}: {demands:?}");
+            prop_assert!(asked < LIMIT as f64 || *granted <= wanted.max(equal) + 1e-6, "{granted}: {demands:?}");
+        }
+    }
+
+    #[test]
+    fn any_report_is_safe(
+        per_sec: u64, burst: u64, max_debt: u64,
+        reports in prop::collection::vec(any::<(u8, u64, u64, u64, u64)>(), 1..30),
+    ) {
+        let mut shares = FleetShares::new(per_sec, Nanos(burst), Nanos(max_debt));
         for (gate, now, within, charged, refused) in reports {
             shares.report(gate.into(), Nanos(now), Used { within: Nanos(within), charged, refused });
             if let Share::Part { per_sec, burst, .. } = shares.share(gate.into(), Nanos(now)) {

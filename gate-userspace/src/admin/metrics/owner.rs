@@ -23,6 +23,8 @@ impl Collector for Scraped {
             (GATES, totals.gates as u64),
             (ACCOUNTS, totals.accounts as u64),
             (ACCOUNTS_LIMIT, totals.most_accounts as u64),
+            (SESSION_BYTES, totals.session_bytes as u64),
+            (LIMITS_KEPT, u64::from(totals.keeps_limits)),
         ] {
             family.write(&mut encoder, value)?;
         }
@@ -42,4 +44,12 @@ const GATES: Family = Family::gauge("gate_quota_gates", "Gates that report at pr
 const ACCOUNTS: Family = Family::gauge("gate_quota_accounts", "Names that have an account.");
 const ACCOUNTS_LIMIT: Family =
     Family::gauge("gate_quota_accounts_limit", "The most names that may have one.");
+const SESSION_BYTES: Family = Family::gauge(
+    "gate_quota_session_bytes",
+    "The memory that the names of gates' sessions take beside accounts, as it is counted.",
+);
+const LIMITS_KEPT: Family = Family::gauge(
+    "gate_quota_limits_kept",
+    "1 while the last good limits are in force because those that were found since are missing or faulty.",
+);
 const EVENTS: Family = Family::counter("gate_quota_events_total", "What happened at this owner, by event.");

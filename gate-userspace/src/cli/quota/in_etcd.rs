@@ -11,7 +11,7 @@ use super::{EtcdArgs, OwnerArgs};
 use crate::cli::print;
 use crate::cli::signals::die_of_closed_pipes;
 use crate::cli::table::{Table, number, text};
-use crate::config::{parse_limits, read_text};
+use crate::config::{LIFTS_ALL, LimitsDocument, parse_limits, read_text};
 use crate::fleet::etcd::{self, Members};
 use crate::fleet::membership::{Member, View};
 use crate::fleet::show::Shown;
@@ -22,9 +22,25 @@ struct Applied {
     limits: usize,
 }
 
-pub(super) fn apply(file: &Path, expected: Option<u64>, args: &EtcdArgs) -> anyhow::Result<ExitCode> {
-    let text = read_text(file)?;
-    let rules = parse_limits(&file.display().to_string(), &text)?;
+pub(super) fn apply(
+    file: &Path,
+    expected: Option<u64>,
+    remove_all: bool,
+    args: &EtcdArgs,
+) -> anyhow::Result<ExitCode> {
+    let mut text = read_text(file)?;
+    let LimitsDocument { rules, lifts_all } = parse_limits(&file.display().to_string(), &text)?;
+    match (rules.list().is_empty(), remove_all) {
+        (true, false) => anyhow::bail!(
+            "{} has no limits: all that hold would be lifted. --remove-all says that this is meant",
+            file.display()
+        ),
+        (false, true) => {
+            anyhow::bail!("{} has limits: --remove-all takes a file without any", file.display())
+        }
+        (true, true) if !lifts_all => text.insert_str(0, LIFTS_ALL),
+        (true, true) | (false, false) => {}
+    }
     let revision = block_on(etcd::apply(&args.members()?, &text, expected))??;
     die_of_closed_pipes();
     let limits = rules.list().len();
@@ -92,6 +108,7 @@ pub(super) fn show(args: &OwnerArgs, name: &str, limit: u32) -> anyhow::Result<S
         let shown = args.ask(&member.address, name, limit)?;
         all.accounts.extend(shown.accounts);
         all.total += shown.total;
+        all.kept.extend(shown.kept.into_iter().map(|why| format!("{}: {why}", member.address)));
         for (event, count) in shown.counters {
             *all.counters.entry(event).or_default() += count;
         }

@@ -18,7 +18,7 @@ use tonic::transport::ClientTlsConfig;
 use crate::admin::Server;
 use crate::certificates::Credentials;
 use crate::clock;
-use crate::config::{self, Faults, LimitsIn, QuotaConfig, parse_limits};
+use crate::config::{self, Faults, LimitsDocument, LimitsIn, QuotaConfig, parse_limits};
 use crate::descriptors;
 use crate::fleet::etcd::{self, Members};
 use crate::fleet::membership::Membership;
@@ -127,7 +127,10 @@ fn follow(path: &Path, accounts: &Accounts, shown: &Shown) {
     let read = read.and_then(|config| Ok((credentials(path, &config)?, config)));
     let (credentials, config) = match read {
         Ok(read) => read,
-        Err(error) => return tracing::error!("limits and certificates stay as they were:\n{error}"),
+        Err(error) => {
+            accounts.keep(Some(format!("the file is faulty: {error}")));
+            return tracing::error!("limits and certificates stay as they were:\n{error}");
+        }
     };
     shown.follow(credentials);
     match config.limits {
@@ -236,15 +239,30 @@ impl LimitsInForce {
         if self.revision.replace(revision) == Some(revision) {
             return;
         }
-        let text = view.limits.as_ref().map_or("", |limits| &limits.text);
-        match parse_limits("gate/limits", text) {
+        match limits_to_follow(view.limits.as_ref().map(|limits| &*limits.text)) {
             Ok(rules) => {
                 accounts.follow(clock::monotonic(), rules);
                 tracing::info!(revision, limits = accounts.rules().rules.list().len(), "limits from etcd");
             }
-            Err(faults) => tracing::error!(revision, "the limits stay as they were:\n{faults}"),
+            Err(why) => {
+                let limits = accounts.rules().rules.list().len();
+                tracing::error!(revision, limits, "the limits stay as they were: {why}");
+                accounts.keep(Some(why));
+            }
         }
     }
+}
+
+/// The limits that etcd's document says: it is missing or empty by mistake, unless it says that there are none.
+fn limits_to_follow(text: Option<&str>) -> Result<Rules, String> {
+    let text = text
+        .ok_or_else(|| "gate/limits is not in etcd; `gate quota apply FILE` puts limits there".to_owned())?;
+    let LimitsDocument { rules, lifts_all } =
+        parse_limits("gate/limits", text).map_err(|faults| format!("gate/limits is faulty:\n{faults}"))?;
+    if rules.list().is_empty() && !lifts_all {
+        return Err("gate/limits is empty; `gate quota apply FILE --remove-all` lifts all limits".to_owned());
+    }
+    Ok(rules)
 }
 
 /// How long gates may take to follow a change among the owners: several ticks.

@@ -10,6 +10,8 @@
 //!
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
+mod first;
+mod handover;
 mod owners;
 mod reserved;
 
@@ -17,9 +19,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
+use self::first::Left;
 use super::grant::{Grant, scaled};
-use super::link::{Entry, Link, Unfit};
-use crate::fleet::wire::{Answer, Introduction, Limit, Report, Welcome, value};
+use super::link::{Entry, Handover, Link, Unfit};
+use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, value};
 use crate::limits::Name;
 use crate::policy::fleet_share::{LONGEST_DEBT, reject_until};
 use crate::policy::reservations::Wanted;
@@ -59,6 +62,7 @@ pub struct Book {
     next: usize,
     /// The revision of etcd at which the owners are these; 0 without etcd.
     revision: u64,
+    handover: Handover,
 }
 
 #[derive(Debug)]
@@ -69,6 +73,8 @@ struct Line {
     handle: Option<u32>,
     charged: u64,
     refused: u64,
+    /// Given back of what was charged in reports before.
+    returned: u64,
     /// The part of `charged` from before the owner was lost; `None` if nothing was counted since.
     charged_before_loss: Option<u64>,
     answer: LastAnswer,
@@ -101,6 +107,7 @@ struct LastAnswer {
     /// `None` if it has said nothing, or that there is no such limit.
     limit: Option<Limit>,
     limited: Option<Limited>,
+    left: Left,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,6 +163,7 @@ impl Book {
             links: BTreeMap::new(),
             next: 0,
             revision: 0,
+            handover: Handover::default(),
         }
     }
 
@@ -176,6 +184,7 @@ impl Book {
             handle: None,
             charged: 0,
             refused: 0,
+            returned: 0,
             charged_before_loss: None,
             answer: LastAnswer::default(),
             full_at: Nanos::ZERO,
@@ -214,12 +223,22 @@ impl Book {
         }
     }
 
+    /// Notes what was given back. What is not charged yet is charged no more; the owner is told of the rest.
+    pub fn give_back(&mut self, line: u32, now: Nanos, amount: u64) {
+        let Some(line) = self.lines.get_mut(line as usize) else { return };
+        let unreported = amount.min(line.charged);
+        line.charged -= unreported;
+        line.charged_before_loss = line.charged_before_loss.map(|before| before.min(line.charged));
+        line.returned = line.returned.saturating_add(amount - unreported);
+        line.counted = now;
+    }
+
     /// Takes a line out of the book, if nothing was counted in it for [`IDLE`] and nothing of it is left to say, here or at its
     /// owner. True if it did: its number may be that of another name's line then.
     pub fn release(&mut self, line: u32, now: Nanos) -> bool {
         let Some(idle) = self.lines.get(line as usize) else { return false };
         let is_idle = now > idle.counted.saturating_add(IDLE)
-            && (idle.charged, idle.refused) == (0, 0)
+            && (idle.charged, idle.refused, idle.returned) == (0, 0, 0)
             && idle.answer.limited.is_none()
             && idle.full_at <= now
             && idle.reservation.is_none()
@@ -244,18 +263,14 @@ impl Book {
         let whole = Grant { per_sec: limit.per_sec, burst, max_debt, reject_for: Nanos::ZERO };
         if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
-            return (self.settings.on_lost == OnLost::Share).then(|| Grant {
-                per_sec: (limit.per_sec / gates).max(1),
-                burst: (burst / gates).max(MilliRu::ONE_RU.0.into()),
-                ..whole
-            });
+            let part = whole.part((limit.per_sec / gates).max(1), burst / gates);
+            return (self.settings.on_lost == OnLost::Share).then_some(part);
         }
-        Some(line.answer.limited.map_or(whole, |limited| Grant {
-            per_sec: limited.per_sec,
-            burst: limited.burst,
-            max_debt,
-            reject_for: limited.reject_until.saturating_sub(now),
-        }))
+        let Some(limited) = line.answer.limited else {
+            return Some(self.aged(line, whole).unwrap_or(whole));
+        };
+        let reject_for = limited.reject_until.saturating_sub(now);
+        Some(Grant { reject_for, ..whole.part(limited.per_sec, limited.burst) })
     }
 
     /// True if an owner has not answered for too long.
@@ -275,15 +290,21 @@ impl Book {
 
     /// The first words on a stream to an owner; `None` if it has left.
     #[must_use]
-    pub fn hello(&self, owner: usize, gate: &str) -> Option<Report> {
-        Some(self.links.get(&owner)?.hello(gate, self.settings.interval))
+    pub fn hello(&mut self, owner: usize, gate: &str) -> Option<Report> {
+        Some(self.links.get_mut(&owner)?.hello(gate, self.settings.interval, self.handover))
     }
 
     /// Takes in an owner's first words. If it does not know the session, another one begins, which is called `session`, and in which
     /// what was not answered is reported again.
     pub fn resume(&mut self, owner: usize, welcome: &Welcome, session: u64) -> Resumed {
         let Some(link) = self.links.get_mut(&owner) else { return Resumed::Anew };
-        if link.is_known(welcome) {
+        let charged = if welcome.ended > 0 { link.end(welcome.ended) } else { Vec::new() };
+        for entry in charged {
+            let line = self.lines.get_mut(entry.line as usize);
+            line.into_iter().for_each(|line| line.unanswered = line.unanswered.saturating_sub(1));
+        }
+        let Some(link) = self.links.get_mut(&owner) else { return Resumed::Anew };
+        if welcome.ended == 0 && link.is_known(welcome) {
             return Resumed::Known(link.again(self.revision).cloned());
         }
         self.restart(owner, session);
@@ -313,6 +334,7 @@ impl Book {
             line.unanswered = line.unanswered.saturating_sub(1);
             line.charged = line.charged.saturating_add(entry.charged);
             line.refused = line.refused.saturating_add(entry.refused);
+            line.returned = line.returned.saturating_add(entry.returned);
             line.charged_before_loss =
                 line.charged_before_loss.map(|before| before.saturating_add(entry.charged));
         }
@@ -339,11 +361,12 @@ impl Book {
             let has_debt = is_new && line.full_at > now;
             let wanted = line.reservation.map(|reservation| reservation.wanted);
             let has_part = line.answer.limited.is_some() || wanted.is_some();
-            if line.charged > 0 || line.refused > 0 || has_part || has_debt {
+            if line.charged > 0 || line.refused > 0 || line.returned > 0 || has_part || has_debt {
                 entries.push(Entry {
                     line: place as u32,
                     charged: std::mem::take(&mut line.charged),
                     refused: std::mem::take(&mut line.refused),
+                    returned: std::mem::take(&mut line.returned),
                     handle: line.handle,
                     wanted,
                 });
@@ -377,22 +400,26 @@ impl Book {
         }
         for (place, entry) in entries.iter().enumerate() {
             let Some(line) = self.lines.get_mut(entry.line as usize) else { continue };
-            let full_in = Nanos::from_millis(value(&answer.full_in_ms, place)).min(LONGEST_DEBT);
-            let full_at = now.saturating_add(full_in);
             line.unanswered = line.unanswered.saturating_sub(1);
+            if answer.without_limits {
+                continue;
+            }
+            let burst = Nanos::from_micros(line.answer.limit.map_or(0, |limit| limit.burst_us));
+            let full_in = Nanos::from_millis(value(&answer.full_in_ms, place));
+            let full_at = now.saturating_add(full_in.min(burst.saturating_add(LONGEST_DEBT)));
             if line.owner != Some(owner) {
                 line.full_at = line.full_at.max(full_at);
                 continue;
             }
             let per_sec = value(&answer.per_sec, place);
-            let burst_us = line.answer.limit.map_or(0, |limit| limit.burst_us);
             line.answer.is_known = true;
             line.answer.limited = (per_sec > 0).then(|| Limited {
                 per_sec,
                 burst: value(&answer.burst_ru, place).saturating_mul(MilliRu::ONE_RU.0.into()),
-                reject_until: reject_until(full_at, Nanos::from_micros(burst_us)),
+                reject_until: reject_until(full_at, burst),
             });
             line.full_at = full_at;
+            line.answer.left = Left::Said(now);
         }
         let reserving = entries.iter().filter(|entry| entry.wanted.is_some()).map(|entry| entry.line);
         self.follow_reserved(owner, reserving, answer);
@@ -404,7 +431,5 @@ impl Book {
 pub const IDLE: Nanos = Nanos::from_secs(10);
 /// Intervals without an answer until an owner is lost: one until the next answer is due, and two in which the last one is kept.
 pub const KEPT: u64 = 3;
-/// The most lines and the most new names of one report: with the longest names it is smaller than the largest message. What is left
-/// is in the next one.
-const MOST_ENTRIES: usize = 100_000;
+/// The most new names of one report.
 const MOST_INTRODUCTIONS: usize = 16_384;

@@ -17,6 +17,7 @@ pub(super) struct Entry {
     pub(super) line: u32,
     pub(super) charged: u64,
     pub(super) refused: u64,
+    pub(super) returned: u64,
     /// `None` if it has to be introduced.
     pub(super) handle: Option<u32>,
     /// For Envoys; `None` if none has any of it.
@@ -39,6 +40,17 @@ pub(super) struct Link {
     /// The last answer; `None` if there was none.
     answered: Option<Nanos>,
     gates: u32,
+    /// As the owner was told.
+    told: Handover,
+}
+
+/// The part of a process in a change from one process of its gate to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Handover {
+    /// True if it was started to take over from another one.
+    pub(super) takes_over: bool,
+    /// True while it serves its clients to their end.
+    pub(super) drains: bool,
 }
 
 #[derive(Debug)]
@@ -64,24 +76,39 @@ impl Link {
             reported: now,
             answered: None,
             gates,
+            told: Handover::default(),
         }
     }
 
     /// The first words on a stream.
-    pub(super) fn hello(&self, gate: &str, interval: Nanos) -> Report {
+    pub(super) fn hello(&mut self, gate: &str, interval: Nanos, handover: Handover) -> Report {
+        self.told = handover;
         let hello = Hello {
             version: VERSION,
             gate: gate.to_owned(),
             session: self.session,
             interval_us: interval.0 / 1_000,
+            takes_over: handover.takes_over,
+            drains: handover.drains,
         };
         Report { hello: Some(hello), ..Report::default() }
+    }
+
+    /// True if the owner was told so in the first words.
+    pub(super) fn was_told(&self, handover: Handover) -> bool {
+        self.told == handover
     }
 
     /// True if the session goes on after the owner's first words. If not, [`Link::restart`].
     pub(super) fn is_known(&self, welcome: &Welcome) -> bool {
         let before = self.number - u64::from(self.is_waiting());
         (before..=self.number).contains(&welcome.charged)
+    }
+
+    /// Notes the last report that was charged in a session whose handles the owner has given up. If it is the one that was not answered, it is
+    /// not to be repeated: returns what was in it.
+    pub(super) fn end(&mut self, charged: u64) -> Vec<Entry> {
+        if charged == self.number { self.take_unanswered() } else { Vec::new() }
     }
 
     /// Begins another session. Returns what was not answered: the owner that knew of it is no more.
@@ -136,7 +163,8 @@ impl Link {
             let Wanted { wanted, assigned, lasts } = entry.wanted?;
             Some(Reservation { handle: *handle, wanted, assigned, lasts_us: lasts.0 / 1_000 })
         };
-        let unit = common_unit(entries.iter().flat_map(|entry| [entry.charged, entry.refused]));
+        let amounts = |entry: &Entry| [entry.charged, entry.refused, entry.returned];
+        let unit = common_unit(entries.iter().flat_map(amounts));
         let report = Report {
             hello: None,
             number: self.number,
@@ -145,6 +173,7 @@ impl Link {
             handles: pack(with_handles.iter().map(|(handle, _)| *handle)),
             charged: column(entries.iter().map(|entry| entry.charged / unit)),
             refused: column(entries.iter().map(|entry| entry.refused / unit)),
+            returned: column(entries.iter().map(|entry| entry.returned / unit)),
             revision,
             reservations: with_handles.iter().filter_map(reservation).collect(),
             unit,
@@ -166,7 +195,10 @@ impl Link {
             outstanding.report.number == answer.number && columns.into_iter().all(|column| fits(column, len))
         });
         let outstanding = outstanding.ok_or(Unfit)?;
-        self.answered = Some(now);
+        // An owner that knows no limits is none, until it does.
+        if !answer.without_limits {
+            self.answered = Some(now);
+        }
         self.gates = answer.gates;
         Ok(outstanding.entries)
     }

@@ -2,7 +2,8 @@
 //! of limits said comes out of it.
 //!
 //! **Rule.** A name is shared from its first charge on, until nothing has been charged to it for [`IDLE`](super::book::IDLE) and its
-//! owner has nothing more to say of it. Beyond a number of names at a time, others keep gate's own limits.
+//! owner has nothing more to say of it. Until the owner's first answer its bucket is a part of gate's own, one for each gate. Beyond a number of
+//! names at a time, others keep gate's own limits.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,8 +29,8 @@ pub struct SharedNames {
 #[derive(Debug)]
 struct Shared {
     line: u32,
-    /// The grant that was set last.
-    grant: Option<Grant>,
+    /// The grant that was set last, or gate's own limits; `None` while the bucket is as it was made.
+    set: Option<Option<Grant>>,
 }
 
 /// One time on two clocks: gate's, and the monotonic one, by which the buckets of names go.
@@ -50,41 +51,60 @@ impl SharedNames {
 
     /// Brings what was counted into the book, and what may be given out from it into the buckets.
     pub fn exchange(&mut self, book: &mut Book, now: Times) {
+        let mut without_line = Vec::new();
         self.table.take_changes(now.monotonic, |change| {
-            let Some(line) = line(&mut self.names, self.most, book, change.name) else { return };
-            let charged = change.counts.used.saturating_sub(change.counts.returned);
-            book.count(line, now.gate, charged, change.counts.refused);
+            let Some(shared) = shared(&mut self.names, self.most, book, change.name) else {
+                without_line.extend(change.is_first.then(|| change.name.clone()));
+                return;
+            };
+            if change.is_first {
+                shared.set = None;
+            }
+            book.count(shared.line, now.gate, change.counts.used, change.counts.refused);
+            if change.counts.returned > 0 {
+                book.give_back(shared.line, now.gate, change.counts.returned);
+            }
         });
+        self.table.divide_first(book.gates(), now.monotonic);
         if let Some(reservations) = self.table.reservations() {
             reservations.exchange(now.monotonic, |name, wanted| {
-                let Some(line) = line(&mut self.names, self.most, book, name) else { return Reserved::Own };
-                book.reserve(line, now.gate, wanted)
+                let shared = shared(&mut self.names, self.most, book, name);
+                shared.map_or(Reserved::Own, |shared| book.reserve(shared.line, now.gate, wanted))
             });
         }
         let rules = self.table.rules();
         if !Arc::ptr_eq(&rules, &self.rules) {
-            self.names.values_mut().for_each(|shared| shared.grant = None);
+            self.names.values_mut().for_each(|shared| shared.set = None);
             self.rules = rules;
         }
+        without_line.iter().for_each(|name| set(&self.table, &self.rules, name, None, now.monotonic));
         self.names.retain(|name, shared| {
+            let left = book.take_left(shared.line, now.gate);
             let grant = book.grant(shared.line, now.gate);
-            if grant != shared.grant {
-                shared.grant = grant;
+            let is_settled = grant.is_some() || book.is_own(shared.line, now.gate);
+            if is_settled && shared.set != Some(grant) {
+                shared.set = Some(grant);
                 set(&self.table, &self.rules, name, grant, now.monotonic);
+            }
+            if let Some(left) = left {
+                self.table.set_left(name, left, now.monotonic);
             }
             !book.release(shared.line, now.gate)
         });
     }
 }
 
-/// The line of a name, made if there is none and no more than `most`.
-fn line(names: &mut HashMap<Name, Shared>, most: usize, book: &mut Book, name: &Name) -> Option<u32> {
+/// A name with a line, which is made if there is none and no more than `most`.
+fn shared<'n>(
+    names: &'n mut HashMap<Name, Shared>,
+    most: usize,
+    book: &mut Book,
+    name: &Name,
+) -> Option<&'n mut Shared> {
     let has_room = names.len() < most;
     match names.entry(name.clone()) {
-        Entry::Occupied(entry) => Some(entry.get().line),
-        Entry::Vacant(entry) if has_room => {
-            Some(entry.insert(Shared { line: book.line(name), grant: None }).line)
-        }
+        Entry::Occupied(entry) => Some(entry.into_mut()),
+        Entry::Vacant(entry) if has_room => Some(entry.insert(Shared { line: book.line(name), set: None })),
         Entry::Vacant(_) => None,
     }
 }

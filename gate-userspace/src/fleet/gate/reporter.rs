@@ -49,6 +49,8 @@ enum Ended {
     Forgotten,
     #[error("many names are no longer in use; another session begins")]
     Worn,
+    #[error("this gate drains its clients; the stream is made anew")]
+    Drains,
     #[error("{0}")]
     Unfit(#[from] super::link::Unfit),
     #[error("it has ended the stream")]
@@ -172,7 +174,7 @@ impl Connection {
             pause = if has_answered { FIRST_PAUSE } else { pause };
             match ended {
                 Ended::Over => return,
-                Ended::Forgotten | Ended::Worn => {}
+                Ended::Forgotten | Ended::Worn | Ended::Drains => {}
                 ended if pause == FIRST_PAUSE => {
                     tracing::warn!(owner = self.address, error = %ended, "cannot report to an owner of limits");
                 }
@@ -233,6 +235,9 @@ impl Connection {
                 }
                 if self.book().renew(self.owner, clock::entropy) {
                     return Ended::Worn;
+                }
+                if !self.book().is_told(self.owner) {
+                    return Ended::Drains;
                 }
                 let report = self.book().report(self.owner, self.shared.now());
                 if let Some(report) = report

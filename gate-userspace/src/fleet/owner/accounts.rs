@@ -3,9 +3,12 @@
 //! **Locks.** Names are spread over shards, one for each core, whose locks are held for a look-up. An account has a lock of its
 //! own, held while one entry of a report is charged. None is held across an `await`.
 //!
-//! **Memory.** Accounts are bounded in number. One more takes the place of one that no session has a handle of and that is idle:
-//! its bucket is full and nobody is held back, so that it holds nothing that a new one would not. If there is none, the name
-//! gets no account, and what is charged under it counts nowhere.
+//! **Memory.** Accounts are bounded in number, and what sessions have of them in bytes (`room`). One more takes the place of one that no session
+//! has a handle of and that is idle: its bucket is full and nobody is held back, so that it holds nothing that a new one would not. If there is
+//! none, the name gets no account, and what is charged under it counts nowhere.
+//!
+//! **Without a limit.** An account outlives its rule, with the debt that it had. What gates give out while there is none counts nowhere, and
+//! neither does a report that was made before its gate knew of a limit that came back.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -13,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::FixedState;
 use gate_common::token_bucket::Limits;
-use gate_common::units::Nanos;
+use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use super::counters::{Counters, Event};
+use super::room::Room;
 use crate::limits::{Name, Rules};
 use crate::policy::fleet_share::{FleetShares, Share, Used};
 use crate::policy::reservations::Reservations;
@@ -28,6 +32,9 @@ pub struct Accounts {
     most: usize,
     hasher: FixedState,
     rules: RwLock<Arc<Generation>>,
+    /// Why the rules in force are not those that were found last; `None` if they are.
+    kept: Mutex<Option<String>>,
+    room: Arc<Room>,
     counters: Arc<Counters>,
 }
 
@@ -45,6 +52,8 @@ pub struct Generation {
     pub number: u64,
     /// The rules.
     pub rules: Rules,
+    /// False before any limits were known: then that there is no rule means nothing.
+    pub is_known: bool,
 }
 
 /// The account of one name.
@@ -64,6 +73,10 @@ pub struct State {
     pub reservations: Reservations,
     /// The limits, in thousandths of a request unit; `None` since no rule fits any more.
     pub limits: Option<Limits>,
+    /// The generation of rules since which there have been limits.
+    limited_since: u64,
+    /// What gates may still give back: what they have charged, up to a full bucket and its deepest debt.
+    returnable: u64,
     /// Charged in all, in thousandths of a request unit.
     pub charged: u64,
     /// Refused in all, in thousandths of a request unit.
@@ -87,16 +100,57 @@ impl Account {
 }
 
 impl State {
-    fn new(limits: Limits) -> Self {
-        let shares = FleetShares::new(per_sec(&limits), Nanos(limits.burst_ns));
-        Self { shares, reservations: Reservations::default(), limits: Some(limits), charged: 0, refused: 0 }
+    fn new(limits: Limits, limited_since: u64) -> Self {
+        let shares = FleetShares::new(per_sec(&limits), Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
+        Self {
+            shares,
+            reservations: Reservations::default(),
+            limits: Some(limits),
+            limited_since,
+            returnable: 0,
+            charged: 0,
+            refused: 0,
+        }
     }
 
-    /// Charges what a gate gave out, of which this becomes a `debt`.
-    pub fn report(&mut self, gate: u32, now: Nanos, used: Used, debt: Used) {
+    /// Puts other limits in force, or none. What has been taken out of the bucket is still out.
+    fn follow(&mut self, now: Nanos, limits: Option<Limits>, generation: u64) {
+        match limits {
+            Some(limits) if self.limits != Some(limits) => {
+                let max_debt = Nanos(limits.max_debt_ns);
+                self.shares.change(now, per_sec(&limits), Nanos(limits.burst_ns), max_debt);
+                if self.limits.is_none() {
+                    self.limited_since = generation;
+                }
+            }
+            Some(_) => {}
+            // Gates go by their own quotas, whatever they were granted.
+            None => self.shares.release_all(),
+        }
+        self.limits = limits;
+    }
+
+    /// Charges what a gate gave out, of which this becomes a `debt`, and takes back what it gave back. `known` are the rules that the gate knew.
+    /// Without a limit, or by a gate that did not know of it, it counts nowhere.
+    pub fn report(&mut self, gate: u32, now: Nanos, used: Used, (debt, returned): (Used, u64), known: u64) {
+        let Some(limits) = self.limits.filter(|_| known >= self.limited_since) else { return };
         self.charged = self.charged.saturating_add(used.charged);
         self.refused = self.refused.saturating_add(used.refused);
+        let returned = returned.min(self.returnable);
+        if returned > 0 {
+            self.shares.give_back(now, returned);
+        }
+        let most = amount_in(&limits, limits.burst_ns.saturating_add(limits.max_debt_ns));
+        self.returnable = (self.returnable - returned).saturating_add(debt.charged).min(most);
         self.shares.report(gate, now, debt);
+    }
+
+    /// Fills the bucket. Returns what was in it, below zero in debt.
+    pub fn reset(&mut self, now: Nanos) -> i64 {
+        let left = self.shares.left(now);
+        self.shares.reset();
+        self.returnable = 0;
+        left
     }
 
     /// True if it holds nothing that a new one would not.
@@ -108,10 +162,15 @@ impl State {
     pub fn share(&mut self, gate: u32, now: Nanos) -> Share {
         if self.limits.is_some() { self.shares.share(gate, now) } else { Share::Whole }
     }
+
+    /// The time until the bucket is full; nothing without a limit.
+    pub fn full_in(&self, now: Nanos) -> Nanos {
+        if self.limits.is_some() { self.shares.full_in(now) } else { Nanos::ZERO }
+    }
 }
 
 impl Accounts {
-    /// None yet, and never more than `most`.
+    /// None yet, and never more than `most`. Without any rule no limits are known yet.
     #[must_use]
     pub fn new(rules: Rules, most: usize, shards: usize, counters: Arc<Counters>) -> Self {
         let shards = shards.max(1);
@@ -119,7 +178,9 @@ impl Accounts {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             most: most.div_ceil(shards).max(1),
             hasher: FixedState::default(),
-            rules: RwLock::new(Arc::new(Generation { number: 1, rules })),
+            rules: RwLock::new(Arc::new(Generation { number: 1, is_known: !rules.list().is_empty(), rules })),
+            kept: Mutex::default(),
+            room: Room::new(most.saturating_mul(ROOM_BYTES)),
             counters,
         }
     }
@@ -134,17 +195,40 @@ impl Accounts {
     pub fn follow(&self, now: Nanos, rules: Rules) {
         {
             let mut current = self.rules.write().unwrap_or_else(PoisonError::into_inner);
-            *current = Arc::new(Generation { number: current.number + 1, rules });
+            *current = Arc::new(Generation { number: current.number + 1, rules, is_known: true });
         }
+        self.keep(None);
         let generation = self.rules();
         for account in self.all() {
             let limits = generation.rules.find(&account.name).map(|rule| rule.limits);
-            let mut state = account.lock();
-            if let Some(limits) = limits.filter(|_| state.limits != limits) {
-                state.shares.change(now, per_sec(&limits), Nanos(limits.burst_ns));
-            }
-            state.limits = limits;
+            account.lock().follow(now, limits, generation.number);
         }
+    }
+
+    /// Notes why the rules in force stay, although others were looked for; `None` if they are what was found.
+    pub fn keep(&self, why: Option<String>) {
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why the rules in force are not those that were found last; `None` if they are.
+    #[must_use]
+    pub fn kept(&self) -> Option<String> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The room of sessions.
+    pub(super) const fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Counts a name for which there is no room.
+    pub(super) fn refuse_for_room(&self) {
+        self.counters.count(Event::NameWithoutRoom);
+    }
+
+    /// The account of a name, if it has one.
+    pub(super) fn find(&self, name: &Name) -> Option<Arc<Account>> {
+        self.shard(name).accounts.get(name).cloned()
     }
 
     /// The account of a name, made if it is not there.
@@ -157,15 +241,17 @@ impl Accounts {
         if let Some(account) = shard.accounts.get(name) {
             return Ok(Arc::clone(account));
         }
-        let Some(limits) = self.rules().rules.find(name).map(|rule| rule.limits) else {
+        let generation = self.rules();
+        let Some(limits) = generation.rules.find(name).map(|rule| rule.limits) else {
             self.counters.count(Event::NameWithoutRule);
             return Err(Without::Rule);
         };
         if shard.accounts.len() >= self.most && !shard.evict(now) {
-            self.counters.count(Event::NameWithoutRoom);
+            self.refuse_for_room();
             return Err(Without::Room);
         }
-        let account = Arc::new(Account { name: name.clone(), state: Mutex::new(State::new(limits)) });
+        let state = Mutex::new(State::new(limits, generation.number));
+        let account = Arc::new(Account { name: name.clone(), state });
         shard.accounts.insert(name.clone(), Arc::clone(&account));
         shard.order.push_back(name.clone());
         Ok(account)
@@ -236,7 +322,15 @@ pub(super) fn per_sec(limits: &Limits) -> u64 {
     limits.rate.units_per_sec().unwrap_or(gate_common::token_bucket::Rate::MAX_PER_SEC)
 }
 
-/// The memory that an account takes with a name of usual length and one gate's part, in bytes.
+/// So much of a limit comes in within a time, in thousandths of a request unit.
+fn amount_in(limits: &Limits, nanos: u64) -> u64 {
+    let amount = u128::from(per_sec(limits)) * u128::from(nanos) / u128::from(NANOS_PER_SEC);
+    u64::try_from(amount).unwrap_or(u64::MAX)
+}
+
+/// The memory that an account takes with a name of usual length, and with it one gate's handle, in bytes.
 pub const ACCOUNT_BYTES: usize = 512;
+/// The part of that which is the room of sessions.
+const ROOM_BYTES: usize = 128;
 /// Idle accounts are looked for among so many at a time.
 const LOOKS: usize = 16;

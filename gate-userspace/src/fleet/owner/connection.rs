@@ -25,6 +25,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
+    /// True if it is on the owner's own machine.
+    pub(super) is_local: bool,
     /// `None` in plain text, where a peer is believed.
     pub(super) certificate: Option<CertificateDer<'static>>,
     pub(super) place: Place,

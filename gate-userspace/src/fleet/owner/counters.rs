@@ -37,11 +37,13 @@ pub enum Event {
     Unread,
     /// A connection could not be accepted.
     CannotAccept,
+    /// An account was reset by an operator.
+    Reset,
 }
 
 impl Event {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Connected,
         Self::Report,
         Self::Repeated,
@@ -56,6 +58,7 @@ impl Event {
         Self::NoRoom,
         Self::Unread,
         Self::CannotAccept,
+        Self::Reset,
     ];
 
     /// Its name.
@@ -76,6 +79,7 @@ impl Event {
             Self::NoRoom => "no-room",
             Self::Unread => "unread",
             Self::CannotAccept => "cannot-accept",
+            Self::Reset => "reset",
         }
     }
 }

@@ -104,6 +104,8 @@ fn take_in(
     };
     let owner = Arc::clone(owner);
     let begun = begun.clone();
+    let is_local =
+        address.ip().is_loopback() || socket.local_addr().is_ok_and(|own| own.ip() == address.ip());
     tokio::spawn(async move {
         let result = tokio::select! {
             result = begin(socket, tls) => result,
@@ -111,7 +113,7 @@ fn take_in(
         };
         match result {
             Ok((socket, certificate)) => {
-                let peer = Peer { address, certificate, place: entered.place };
+                let peer = Peer { address, is_local, certificate, place: entered.place };
                 // It fails at the end of the owner alone.
                 let _ = begun.send(Ok(Connection { socket, peer, end })).await;
             }

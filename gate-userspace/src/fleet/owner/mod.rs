@@ -5,6 +5,7 @@
 //! - [`lease`]: whether it may decide, where owners are found by etcd.
 //! - `gates`: the gates that report, by name.
 //! - `server`: the streams.
+//! - `room`: the memory of their sessions.
 //! - `listen`: the port; `places`: how many connections there may be; `handshake` and `connection`: one of them.
 //! - `counters`: what happened; `totals`: that, and what there is at present.
 
@@ -13,9 +14,12 @@ mod connection;
 pub mod counters;
 mod gates;
 mod handshake;
+#[cfg(test)]
+mod histories;
 pub mod lease;
 mod listen;
 mod places;
+mod room;
 mod server;
 pub mod session;
 mod totals;

@@ -16,14 +16,15 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::accounts::Accounts;
 use super::connection::Peer;
 use super::counters::{Counters, Event};
-use super::gates::{Denied, Gates};
+use super::gates::{Comer, Denied, Gates};
 use super::lease::Lease;
-use super::session::{RELEASE_AFTER, Session};
+use super::session::Session;
 use crate::clock;
 use crate::fleet::wire::{
-    Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, Share, ShowReply,
-    ShowRequest, VERSION, Welcome,
+    Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, ResetReply, ResetRequest,
+    Share, ShowReply, ShowRequest, VERSION, Welcome,
 };
+use crate::limits::Name;
 
 /// The accounts and gates that all streams share.
 #[derive(Debug)]
@@ -48,9 +49,9 @@ impl Owner {
         Arc::new(Self { accounts, counters, gates: Gates::default(), lease })
     }
 
-    /// Gives back what gates were granted that have left. To be called several times a second.
+    /// Gives back what gates were granted that have left, and in time forgets them. To be called several times a second.
     pub fn release_left(&self) {
-        self.gates.release_left(clock::monotonic().saturating_sub(RELEASE_AFTER));
+        self.gates.release_left(clock::monotonic());
     }
 
     /// The service for a server of tonic's.
@@ -111,7 +112,9 @@ impl Owner {
             return Err(Status::permission_denied(message));
         }
         let interval = Nanos::from_micros(hello.interval_us.clamp(LEAST_INTERVAL_US, MOST_INTERVAL_US));
-        self.gates.take(clock::monotonic(), name, hello.session, interval).map_err(|denied| match denied {
+        let Hello { session: id, takes_over, drains, .. } = *hello;
+        let comer = Comer { name, id, interval, takes_over, drains };
+        self.gates.take(clock::monotonic(), comer).map_err(|denied| match denied {
             Denied::Connected => {
                 Status::already_exists(format!("a gate named {name:?} is connected: name one otherwise"))
             }
@@ -128,10 +131,14 @@ impl Owner {
             None => 0,
         };
         let now = clock::monotonic();
+        if !report.introductions.is_empty() && self.accounts.room().is_scarce() {
+            self.gates.end_left();
+        }
         let answer = session.report(&self.accounts, &self.counters, now, report);
         let answer = answer.map_err(|fault| {
             self.refuse(Event::Fault, name, &fault);
-            Status::invalid_argument(fault.to_string())
+            let code = if fault.ends_session() { Code::ResourceExhausted } else { Code::InvalidArgument };
+            Status::new(code, fault.to_string())
         })?;
         self.gates.seen(now, name, session);
         Ok(Answer { gates: self.gates.count(now) as u32, revision, ..answer })
@@ -178,7 +185,28 @@ impl Owner {
         });
         let counters = Event::ALL
             .map(|event| Counter { name: event.name().to_owned(), count: self.counters.get(event) });
-        ShowReply { accounts, total, gates: gates.collect(), counters: counters.into() }
+        let kept = self.accounts.kept().unwrap_or_default();
+        ShowReply { accounts, total, gates: gates.collect(), counters: counters.into(), kept }
+    }
+
+    /// Fills the bucket of one account, for somebody on the owner's own machine: who is elsewhere may be a gate, and could have no limit so.
+    fn reset(&self, peer: &Peer, request: &ResetRequest) -> Result<ResetReply, Status> {
+        if !peer.is_local {
+            return Err(Status::permission_denied("an account is reset from the owner's own machine only"));
+        }
+        let ResetRequest { name, who, why } = request;
+        if [who, why].into_iter().any(|text| !(1..=MOST_NAME).contains(&text.len())) {
+            return Err(Status::invalid_argument(
+                "it takes who asks for it and why, in at most 256 bytes each",
+            ));
+        }
+        let name =
+            Name::parse(name).map_err(|error| Status::invalid_argument(format!("the name {error}")))?;
+        let Some(account) = self.accounts.find(&name) else { return Ok(ResetReply::default()) };
+        let level = account.lock().reset(clock::monotonic());
+        self.counters.count(Event::Reset);
+        tracing::warn!(limit = name.as_str(), left = level, ?who, ?why, peer = %peer.address, "an account was reset");
+        Ok(ResetReply { is_known: true, level })
     }
 }
 
@@ -202,8 +230,12 @@ impl Quota for Service {
         owner.counters.count(Event::Connected);
         tracing::info!(gate = hello.gate, peer = %peer.address, resumed = session.charged > 0, "a gate reports");
         let (answers, stream) = mpsc::channel(1);
-        let stream_session =
-            StreamSession { owner: Arc::clone(&owner), name: hello.gate.clone(), session: Some(session) };
+        let stream_session = StreamSession {
+            owner: Arc::clone(&owner),
+            name: hello.gate.clone(),
+            session: Some(session),
+            is_over: false,
+        };
         tokio::spawn(async move {
             if stream_session.serve(hello, reports, answers).await.is_err() {
                 owner.warn(Event::Unread, peer.address, &"it does not read what it is answered");
@@ -218,6 +250,12 @@ impl Quota for Service {
     async fn show(&self, request: Request<ShowRequest>) -> Result<Response<ShowReply>, Status> {
         Ok(Response::new(self.0.show(request.get_ref())))
     }
+
+    async fn reset(&self, request: Request<ResetRequest>) -> Result<Response<ResetReply>, Status> {
+        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = peer.ok_or_else(|| Status::internal("a connection without a peer"))?;
+        self.0.reset(&peer, request.get_ref()).map(Response::new)
+    }
 }
 
 /// A session while a stream has it.
@@ -225,6 +263,8 @@ struct StreamSession {
     owner: Arc<Owner>,
     name: String,
     session: Option<Session>,
+    /// True once the session has met its end.
+    is_over: bool,
 }
 
 /// A gate does not read its answers.
@@ -238,7 +278,7 @@ impl StreamSession {
         answers: mpsc::Sender<Result<Answer, Status>>,
     ) -> Result<(), Unread> {
         let Some(session) = &mut self.session else { return Ok(()) };
-        let welcome = Welcome { version: VERSION, charged: session.charged };
+        let welcome = Welcome { version: VERSION, charged: session.charged, ended: session.ended };
         let mut answer = Ok(Answer { welcome: Some(welcome), ..Answer::default() });
         let interval = Duration::from_micros(hello.interval_us.min(MOST_INTERVAL_US));
         loop {
@@ -260,7 +300,12 @@ impl StreamSession {
                 }
             };
             answer = match report {
-                Ok(Some(report)) => self.owner.answer(&self.name, session, &report).await,
+                Ok(Some(report)) => {
+                    let answer = self.owner.answer(&self.name, session, &report).await;
+                    self.is_over =
+                        answer.as_ref().is_err_and(|status| status.code() == Code::ResourceExhausted);
+                    answer
+                }
                 Err(status) if is_message(&status) => {
                     self.owner.refuse(Event::Fault, &self.name, &status.message());
                     Err(status)
@@ -279,7 +324,7 @@ fn is_message(status: &Status) -> bool {
 impl Drop for StreamSession {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
-            self.owner.gates.put_back(clock::monotonic(), &self.name, session);
+            self.owner.gates.put_back(clock::monotonic(), &self.name, session, self.is_over);
             tracing::info!(gate = self.name, "a gate no longer reports");
         }
     }

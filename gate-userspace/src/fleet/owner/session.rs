@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use gate_common::units::{MilliRu, Nanos};
+use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
-use super::accounts::{Account, Accounts, per_sec};
+use super::accounts::{Account, Accounts, Without, per_sec};
 use super::counters::{Counters, Event};
+use super::room::Held;
 use crate::fleet::wire::{
-    Answer, Introduction, Limit, Report, Reservation, Reserved, column, fits, unpack, value,
+    Answer, Introduction, Limit, MOST_ENTRIES, Report, Reservation, Reserved, column, fits, unpack, value,
 };
 use crate::limits::Name;
 use crate::policy::fleet_share::{Share, Used};
@@ -22,12 +23,35 @@ pub struct Session {
     pub gate: u32,
     /// The number of the last report that was charged.
     pub charged: u64,
+    /// The number of the last report that was charged in it before its handles were given up; 0 if they were not.
+    pub ended: u64,
     /// The time between two reports.
     interval: Nanos,
-    /// By handle: the account, or the name that has none.
-    handles: Vec<Result<Arc<Account>, Name>>,
-    /// The rules that the gate knows its limits by.
+    handles: Vec<Handle>,
+    /// The rules that the gate is told its limits by.
     rules: u64,
+    /// The handles that it has been told the limits of, and those before the last answer, which may come again.
+    told: usize,
+    told_before: usize,
+    /// When names are looked for once more for which there was no room; `None` if there are none.
+    room_at: Option<Nanos>,
+    held: Held,
+}
+
+/// The meaning of a handle.
+#[derive(Debug)]
+enum Handle {
+    Account(Arc<Account>),
+    /// A name that has no account.
+    Without(Name),
+    /// A name that was not kept, for want of room.
+    Unknown,
+}
+
+impl Handle {
+    const fn account(&self) -> Option<&Arc<Account>> {
+        if let Self::Account(account) = self { Some(account) } else { None }
+    }
 }
 
 /// A report that does not hold together. The session goes on where it was.
@@ -60,16 +84,53 @@ pub enum Fault {
     /// More names than a session may have.
     #[error("more than {MOST_HANDLES} names in one session")]
     Names,
+    /// More handles than a report may have.
+    #[error("more than {MOST_ENTRIES} handles in one report")]
+    Entries,
+    /// The session takes more memory than it may. It is over.
+    #[error("too many names: the sessions of gates have no more room, and this one takes the most")]
+    Memory,
+    /// Limits have changed, and the session has names that were not kept. It is over: another one introduces them again.
+    #[error("limits have changed: introduce all names again")]
+    Unnamed,
     /// A name that is none.
     #[error("a name that is none: {0}")]
     Name(crate::limits::NameError),
 }
 
+impl Fault {
+    /// True if the session does not go on.
+    #[must_use]
+    pub const fn ends_session(self) -> bool {
+        match self {
+            Self::Memory | Self::Unnamed => true,
+            Self::Number { .. }
+            | Self::Columns { .. }
+            | Self::Handle { .. }
+            | Self::Names
+            | Self::Entries
+            | Self::Name(_) => false,
+        }
+    }
+}
+
 impl Session {
     /// A session that has just begun.
     #[must_use]
-    pub const fn new(id: u64, gate: u32, interval: Nanos) -> Self {
-        Self { id, gate, charged: 0, interval, handles: Vec::new(), rules: 0 }
+    pub fn new(id: u64, gate: u32, interval: Nanos) -> Self {
+        Self {
+            id,
+            gate,
+            charged: 0,
+            ended: 0,
+            interval,
+            handles: Vec::new(),
+            rules: 0,
+            told: 0,
+            told_before: 0,
+            room_at: None,
+            held: Held::default(),
+        }
     }
 
     /// The time without a report after which its grants are given back.
@@ -102,48 +163,68 @@ impl Session {
             number => return Err(Fault::Number { number, charged: self.charged }),
         };
         let names = self.check(report, is_new)?;
-        let introduced_from = self.handles.len() as u32;
-        let rules = accounts.rules().number;
-        if self.rules != rules {
-            self.find_accounts(accounts, now);
-        }
+        let known = self.handles.len();
+        let generation = accounts.rules();
+        self.follow(accounts, now, generation.number)?;
         if is_new {
-            for (name, introduction) in names.iter().zip(&report.introductions) {
-                self.introduce(accounts, now, name, introduction);
-            }
+            self.introduce_all(accounts, now, (&names, &report.introductions))?;
             self.charged = report.number;
         }
         counters.count(if is_new { Event::Report } else { Event::Repeated });
-        let within = Nanos(report.within_us.saturating_mul(1_000));
         let mut shares = Vec::with_capacity(report.handles.len());
         for (place, handle) in unpack(&report.handles).enumerate() {
-            let account = handle.and_then(|handle| self.handles.get(handle as usize)?.as_ref().ok());
-            let Some(account) = account else {
+            let handle = handle.map_or(usize::MAX, |handle| handle as usize);
+            let Some(account) = self.handles.get(handle).and_then(Handle::account) else {
                 shares.push((Share::Whole, Nanos::ZERO));
                 continue;
             };
             let mut state = account.lock();
             if is_new {
-                let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
-                let used =
-                    Used { within, charged: amount(&report.charged), refused: amount(&report.refused) };
-                state.report(self.gate, now, used, self.debt_of(used));
+                let (used, returned) = self.used(report, place);
+                // Of a name that the gate introduces it has gone by what others said.
+                let rules = if handle < known { self.rules } else { u64::MAX };
+                state.report(self.gate, now, used, (self.debt_of(used), returned), rules);
             }
-            shares.push((state.share(self.gate, now), state.shares.full_in(now)));
+            shares.push((state.share(self.gate, now), state.full_in(now)));
         }
+        self.rules = generation.number;
         let mut answer = answer(report.number, &shares);
         let reserved =
             report.reservations.iter().filter_map(|reservation| self.reserve(now, reservation, is_new));
         answer.reserved = reserved.collect();
-        let from = if self.rules == rules && is_new { introduced_from } else { 0 };
-        self.rules = rules;
-        answer.limits = (from..self.handles.len() as u32).map(|handle| self.limit(handle)).collect();
+        answer.without_limits = !generation.is_known;
+        if generation.is_known {
+            answer.limits = self.tell(is_new);
+        }
         Ok(answer)
+    }
+
+    /// The limits that the gate has not been told yet, a page at a time; for a report that came again the page that its answer had.
+    fn tell(&mut self, is_new: bool) -> Vec<Limit> {
+        let from = if is_new { self.told } else { self.told_before };
+        let to = self.handles.len().min(from + MOST_LIMITS);
+        (self.told_before, self.told) = (from, to);
+        (from as u32..to as u32).map(|handle| self.limit(handle)).collect()
+    }
+
+    /// What a report says of one of its handles: what was used, and given back.
+    fn used(&self, report: &Report, place: usize) -> (Used, u64) {
+        let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
+        let within = Nanos(report.within_us.saturating_mul(1_000));
+        let most =
+            u128::from(LINK_PER_SEC) * u128::from(within.max(self.interval).0) / u128::from(NANOS_PER_SEC);
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        let used = Used {
+            within,
+            charged: amount(&report.charged).min(most),
+            refused: amount(&report.refused).min(most),
+        };
+        (used, amount(&report.returned))
     }
 
     /// Gives back all that it has been granted.
     pub fn release(&self) {
-        for account in self.handles.iter().filter_map(|handle| handle.as_ref().ok()) {
+        for account in self.handles.iter().filter_map(Handle::account) {
             account.lock().shares.release(self.gate);
         }
     }
@@ -153,8 +234,12 @@ impl Session {
         let handles = report.handles.len();
         let charged = report.charged.len();
         let refused = report.refused.len();
-        if !fits(&report.charged, handles) || !fits(&report.refused, handles) {
+        let columns = [&report.charged, &report.refused, &report.returned];
+        if columns.into_iter().any(|column| !fits(column, handles)) {
             return Err(Fault::Columns { handles, charged, refused });
+        }
+        if handles > MOST_ENTRIES || report.reservations.len() > handles {
+            return Err(Fault::Entries);
         }
         let more = if is_new { report.introductions.len() } else { 0 };
         let introduced = self.handles.len() + more;
@@ -171,19 +256,51 @@ impl Session {
         names.map(|introduction| Name::parse(&introduction.name).map_err(Fault::Name)).collect()
     }
 
-    fn introduce(&mut self, accounts: &Accounts, now: Nanos, name: &Name, introduction: &Introduction) {
-        let account = accounts.account(now, name).map_err(|_| name.clone());
-        if let Ok(account) = &account {
-            let full_in = Nanos::from_micros(introduction.full_in_us);
-            account.lock().shares.add_debt(now, full_in);
+    /// Gives names the next handles.
+    fn introduce_all(
+        &mut self,
+        accounts: &Accounts,
+        now: Nanos,
+        (names, introductions): (&[Name], &[Introduction]),
+    ) -> Result<(), Fault> {
+        if !self.held.grow(accounts.room(), names.len() * UNKNOWN_BYTES) {
+            return Err(Fault::Memory);
         }
-        self.handles.push(account);
+        for (name, introduction) in names.iter().zip(introductions) {
+            let handle = self.find(accounts, now, name);
+            if let Handle::Account(account) = &handle {
+                let full_in = Nanos::from_micros(introduction.full_in_us);
+                account.lock().shares.add_debt(now, full_in);
+            }
+            self.handles.push(handle);
+        }
+        Ok(())
+    }
+
+    /// The handle of a name, which takes more room than one that means nothing.
+    fn find(&mut self, accounts: &Accounts, now: Nanos, name: &Name) -> Handle {
+        let room = accounts.room();
+        if self.held.grow(room, HANDLE_BYTES) {
+            match accounts.account(now, name) {
+                Ok(account) => return Handle::Account(account),
+                Err(Without::Rule) => {}
+                Err(Without::Room) => drop(self.room_at.get_or_insert(now.saturating_add(LOOK_FOR_ROOM))),
+            }
+            self.held.shrink(HANDLE_BYTES);
+        } else {
+            accounts.refuse_for_room();
+        }
+        if self.held.grow(room, NAME_BYTES + name.as_str().len()) {
+            Handle::Without(name.clone())
+        } else {
+            Handle::Unknown
+        }
     }
 
     /// The part that may be assigned to Envoys; `None` if there is none yet, or no limit.
     fn reserve(&self, now: Nanos, reservation: &Reservation, is_new: bool) -> Option<Reserved> {
         let Reservation { handle, wanted, assigned, lasts_us } = *reservation;
-        let mut state = self.handles.get(handle as usize)?.as_ref().ok()?.lock();
+        let mut state = self.handles.get(handle as usize)?.account()?.lock();
         let per_sec = per_sec(&state.limits?);
         let part = if is_new {
             let wanted = Wanted { wanted, assigned, lasts: Nanos::from_micros(lasts_us) };
@@ -194,15 +311,26 @@ impl Session {
         part.map(|per_sec| Reserved { handle, per_sec })
     }
 
-    /// Looks once more for the accounts of names that had none.
-    fn find_accounts(&mut self, accounts: &Accounts, now: Nanos) {
-        for handle in &mut self.handles {
-            if let Err(name) = handle
-                && let Ok(account) = accounts.account(now, name)
-            {
-                *handle = Ok(account);
+    /// Looks once more for the accounts of names that had none, where limits have changed or there may be room by now.
+    fn follow(&mut self, accounts: &Accounts, now: Nanos, rules: u64) -> Result<(), Fault> {
+        let are_new = self.rules != rules;
+        if are_new && self.rules > 0 && self.handles.iter().any(|handle| matches!(handle, Handle::Unknown)) {
+            return Err(Fault::Unnamed);
+        }
+        if are_new || self.room_at.take_if(|at| *at <= now).is_some() {
+            let mut has_found = are_new;
+            for place in 0..self.handles.len() {
+                let Handle::Without(name) = &self.handles[place] else { continue };
+                let name = name.clone();
+                self.held.shrink(NAME_BYTES + name.as_str().len());
+                self.handles[place] = self.find(accounts, now, &name);
+                has_found |= self.handles[place].account().is_some();
+            }
+            if has_found {
+                (self.told, self.told_before) = (0, 0);
             }
         }
+        Ok(())
     }
 
     /// The part of what was used that becomes a debt. A gate that was cut off for longer than [`Session::release_after`] has given out what
@@ -220,7 +348,7 @@ impl Session {
     }
 
     fn limit(&self, handle: u32) -> Limit {
-        let account = self.handles.get(handle as usize).and_then(|handle| handle.as_ref().ok());
+        let account = self.handles.get(handle as usize).and_then(Handle::account);
         let Some(limits) = account.and_then(|account| account.lock().limits) else {
             return Limit { handle, ..Limit::default() };
         };
@@ -250,6 +378,17 @@ fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
     }
 }
 
+/// The most limits of one answer: with the shares of as many handles as a report may have it is smaller than the largest message.
+const MOST_LIMITS: usize = 50_000;
+/// The most that a gate gives out, in thousandths of a request unit per second: a link of 200 Gbit/s full of the smallest requests. What it
+/// says beyond that is no count.
+const LINK_PER_SEC: u64 = 300_000_000_000;
+/// How often names are looked for once more for which there was no room.
+const LOOK_FOR_ROOM: Nanos = Nanos::from_secs(10);
+/// The memory that a handle takes, in bytes; what it takes more with an account, for the gate's part in that; and with a name, beside its text.
+const UNKNOWN_BYTES: usize = 24;
+const HANDLE_BYTES: usize = 40;
+const NAME_BYTES: usize = 64;
 /// The most names of one session.
 pub const MOST_HANDLES: usize = 1 << 20;
 /// The least time without a report after which a gate's grants are given back.

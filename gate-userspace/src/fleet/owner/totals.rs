@@ -14,6 +14,10 @@ pub struct Totals {
     pub accounts: usize,
     /// The most accounts that there may be.
     pub most_accounts: usize,
+    /// True if the limits in force are not those that were found last.
+    pub keeps_limits: bool,
+    /// The memory that sessions of gates take beside accounts, in bytes.
+    pub session_bytes: usize,
     /// How often each event happened.
     pub events: [(Event, u64); Event::ALL.len()],
 }
@@ -27,6 +31,8 @@ impl Owner {
             gates: self.gates().known().iter().filter(|gate| gate.is_connected).count(),
             accounts: self.accounts().len(),
             most_accounts: self.accounts().most(),
+            keeps_limits: self.accounts().kept().is_some(),
+            session_bytes: self.accounts().room().used(),
             events: Event::ALL.map(|event| (event, self.counters().get(event))),
         }
     }

@@ -196,7 +196,7 @@ fn a_limit_that_comes_back_owes_nothing_to_gates_that_moved_on() {
     let share = |gate, millis| {
         let mut state = account.lock();
         let used = Used { within: TICK, charged: 200_000, refused: 100_000 };
-        state.report(gate, at(millis), used, used);
+        state.report(gate, at(millis), used, (used, 0), u64::MAX);
         state.share(gate, at(millis))
     };
     let granted =

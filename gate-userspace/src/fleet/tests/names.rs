@@ -8,37 +8,46 @@ use super::*;
 use crate::limits::{Charge, Charged, Table};
 
 /// A gate with limits of its own, ten times those of the owner.
-struct Gate {
+pub(super) struct Gate {
     book: Book,
-    table: Arc<Table>,
+    pub(super) table: Arc<Table>,
     names: SharedNames,
 }
 
 impl Gate {
-    fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         let mut own = Rules::default();
         for pattern in ["shop/user=*", "other/user=*"] {
             let limits = Limits::new(10 * LIMIT, BURST.0);
             own.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
         }
+        Self::of(own, most)
+    }
+
+    /// One with these limits of its own.
+    pub(super) fn with(own: Rules) -> Self {
+        Self::of(own, 10)
+    }
+
+    fn of(own: Rules, most: usize) -> Self {
         let table = Arc::new(Table::new(Arc::new(own), 1 << 26, true));
         Self { book: book(), names: SharedNames::new(Arc::clone(&table), most), table }
     }
 
-    fn charge(&self, name: &Name, cost: u32, now: Nanos) -> bool {
+    pub(super) fn charge(&self, name: &Name, cost: u32, now: Nanos) -> bool {
         let charge = Charge { name, cost: MilliRu(cost), is_question: false, limits: None };
         matches!(self.table.charge(&[charge], now)[..], [Charged::Within(_)])
     }
 
     /// A tick: what was counted is reported, and the answer in force.
-    fn tick(&mut self, owner: &mut Owner, now: Nanos) {
+    pub(super) fn tick(&mut self, owner: &mut Owner, now: Nanos) {
         let times = Times { gate: now, monotonic: now };
         self.names.exchange(&mut self.book, times);
         exchange(&mut self.book, owner, now);
         self.names.exchange(&mut self.book, times);
     }
 
-    fn rate(&self, of: &Name, now: Nanos) -> Option<u64> {
+    pub(super) fn rate(&self, of: &Name, now: Nanos) -> Option<u64> {
         self.table.standing(of, now).unwrap().limits.rate.units_per_sec()
     }
 }

@@ -33,6 +33,9 @@ pub struct Report {
     /// Of limits that are also assigned to Envoys. Their handles are among those above.
     #[prost(message, repeated, tag = "10")]
     pub reservations: ::prost::alloc::vec::Vec<Reservation>,
+    /// A column: given back of what was charged, perhaps long ago, in so many units.
+    #[prost(uint64, repeated, tag = "11")]
+    pub returned: ::prost::alloc::vec::Vec<u64>,
 }
 /// What a gate's Envoys give out of a limit by themselves, for longer than a share holds.
 #[allow(clippy::all)]
@@ -66,6 +69,12 @@ pub struct Hello {
     /// How often it reports.
     #[prost(uint64, tag = "4")]
     pub interval_us: u64,
+    /// True of a process that was started to take over from another one of this gate, which may be connected.
+    #[prost(bool, tag = "5")]
+    pub takes_over: bool,
+    /// True of a process that serves its clients to their end: its successor may be connected.
+    #[prost(bool, tag = "6")]
+    pub drains: bool,
 }
 /// A name that gets a handle.
 #[allow(clippy::all)]
@@ -109,6 +118,9 @@ pub struct Answer {
     /// What may be assigned to Envoys; nothing yet of a limit that is not among them.
     #[prost(message, repeated, tag = "9")]
     pub reserved: ::prost::alloc::vec::Vec<Reserved>,
+    /// True if this owner knows no limits: it decides nothing, and what was charged counts nowhere.
+    #[prost(bool, tag = "10")]
+    pub without_limits: bool,
 }
 /// The part of a limit that a gate may assign to its Envoys until its next report.
 #[allow(clippy::all)]
@@ -128,6 +140,9 @@ pub struct Welcome {
     /// The number of the last report that was charged in this session; 0 if the owner does not know it, and so no handle of it.
     #[prost(uint64, tag = "2")]
     pub charged: u64,
+    /// The number of the last report that was charged in this session, of which the owner has no handle any more.
+    #[prost(uint64, tag = "3")]
+    pub ended: u64,
 }
 /// The limit of a handle.
 #[allow(clippy::all)]
@@ -166,6 +181,31 @@ pub struct ShowReply {
     /// What has happened since the owner started.
     #[prost(message, repeated, tag = "4")]
     pub counters: ::prost::alloc::vec::Vec<Counter>,
+    /// Why the limits in force are not those in etcd; empty if they are.
+    #[prost(string, tag = "5")]
+    pub kept: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetRequest {
+    /// The whole name of the limit.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Who asks for it, and why: both for the owner's log.
+    #[prost(string, tag = "2")]
+    pub who: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+}
+#[allow(clippy::all)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetReply {
+    /// False if there is no such account.
+    #[prost(bool, tag = "1")]
+    pub is_known: bool,
+    /// What was in the bucket, below zero in debt.
+    #[prost(sint64, tag = "2")]
+    pub level: i64,
 }
 /// How often something has happened.
 #[allow(clippy::all)]
@@ -364,6 +404,27 @@ pub mod quota_client {
             req.extensions_mut().insert(GrpcMethod::new("gate.quota.v1.Quota", "Show"));
             self.inner.unary(req, path, codec).await
         }
+        /// Fills the bucket of one account. Only from the owner's own machine.
+        pub async fn reset(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResetRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResetReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/gate.quota.v1.Quota/Reset",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("gate.quota.v1.Quota", "Reset"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -395,6 +456,11 @@ pub mod quota_server {
             &self,
             request: tonic::Request<super::ShowRequest>,
         ) -> std::result::Result<tonic::Response<super::ShowReply>, tonic::Status>;
+        /// Fills the bucket of one account. Only from the owner's own machine.
+        async fn reset(
+            &self,
+            request: tonic::Request<super::ResetRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResetReply>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct QuotaServer<T> {
@@ -544,6 +610,49 @@ pub mod quota_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ShowSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/gate.quota.v1.Quota/Reset" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResetSvc<T: Quota>(pub Arc<T>);
+                    impl<T: Quota> tonic::server::UnaryService<super::ResetRequest>
+                    for ResetSvc<T> {
+                        type Response = super::ResetReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Quota>::reset(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -20,9 +20,13 @@ pub use generated::quota_client::QuotaClient;
 pub(crate) use generated::quota_server::{Quota, QuotaServer};
 pub(crate) use generated::{Account, Counter, Gate, Share, ShowReply, ShowRequest};
 pub use generated::{Answer, Hello, Introduction, Limit, Report, Reservation, Reserved, Welcome};
+pub(crate) use generated::{ResetReply, ResetRequest};
 pub(crate) use handles::{pack, unpack};
 
 /// The version of the messages' meaning. An owner and a gate of different versions do not talk.
 pub const VERSION: u32 = 2;
+/// The most handles of one report: with the longest names, and with an answer, it is smaller than the largest message. What is left is in the
+/// next one.
+pub const MOST_ENTRIES: usize = 100_000;
 /// The largest message that is read, in bytes: some 10^5 names at once.
 pub(crate) const MAX_MESSAGE: usize = 8 << 20;

@@ -8,7 +8,7 @@ use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
 use super::{Algorithm, Setup};
 use crate::policy::fixed_window::FixedWindow;
-use crate::policy::fleet_share::{FleetShares, Share, Used};
+use crate::policy::fleet_share::{FleetShares, LONGEST_DEBT, Share, Used};
 use crate::policy::rejection_rate::{Rejection, RejectionRate};
 
 /// The gates and the owner.
@@ -203,7 +203,11 @@ impl Owner {
             Algorithm::RejectionRate => {
                 Self::RejectionRate(RejectionRate::new(setup.limit, setup.report_interval).expect(possible))
             }
-            Algorithm::Shares => Self::Shares(FleetShares::new(setup.limit * u64::from(COST.0), setup.burst)),
+            Algorithm::Shares => {
+                // As of a limit that forgives nothing: whatever gates gave out too much is paid back.
+                let per_sec = setup.limit * u64::from(COST.0);
+                Self::Shares(FleetShares::new(per_sec, setup.burst, LONGEST_DEBT))
+            }
         }
     }
 

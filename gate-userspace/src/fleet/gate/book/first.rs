@@ -1,0 +1,102 @@
+//! A name that this gate has just met, and what is left of a limit whose burst lasts long.
+//!
+//! **Problem.** Until an owner says something of a name, a gate gives it out by its own limits, and while nobody is held back each gate has the
+//! whole. Of a limit with a burst of minutes or hours all gates together give out as many bursts as there are gates, since none of them
+//! knows what the others took.
+//!
+//! **Rule.** A new name starts at a part of gate's own limits, one for each gate. Of a limit whose burst takes [`LONG`] or longer each answer says
+//! what there is to be given out here: what is left at the owner, or this gate's part of that. [`FRESH`] later others may have taken it: then it is
+//! a part again, one for each gate, until the next answer. A request that is dearer than that passes all the same, if as much was left.
+
+use gate_common::units::{MilliRu, Nanos};
+
+use super::{Book, Line, OnLost};
+use crate::fleet::gate::grant::{Grant, scaled};
+use crate::fleet::gate::link::Link;
+
+/// What is known of what is left at the owner, of a limit with a long burst.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Left {
+    /// Nothing new.
+    #[default]
+    Old,
+    /// The owner has said something at this time.
+    Said(Nanos),
+    /// That was looked at.
+    Seen(Nanos),
+    /// It was said too long ago; so much was left, in thousandths of a request unit.
+    Aged(u64),
+}
+
+impl Book {
+    /// How many gates share limits, as owners said last; 1 while none has said anything.
+    #[must_use]
+    pub fn gates(&self) -> u32 {
+        self.links.values().map(Link::gates).max().unwrap_or(0).max(1)
+    }
+
+    /// True if gate's own limits hold for a name as a whole unless its owner grants something: it has said that there is no limit, or it is
+    /// lost and gate is not to share.
+    #[must_use]
+    pub fn is_own(&self, line: u32, now: Nanos) -> bool {
+        let Some(line) = self.lines.get(line as usize) else { return true };
+        let is_lost = line.owner.is_none_or(|owner| self.has_lost(owner, now));
+        line.answer.is_known || is_lost && self.settings.on_lost == OnLost::Local
+    }
+
+    /// What is left to give out here of a limit, if that is to be changed: in thousandths of a request unit.
+    pub fn take_left(&mut self, line: u32, now: Nanos) -> Option<u64> {
+        let gates = u64::from(self.gates());
+        // What is under way to the owner is not in what it said last.
+        let line = self.lines.get_mut(line as usize).filter(|line| line.unanswered == 0)?;
+        let is_aged = match line.answer.left {
+            Left::Said(_) => false,
+            Left::Seen(at) if now > at.saturating_add(FRESH) => true,
+            Left::Seen(_) | Left::Aged(_) | Left::Old => return None,
+        };
+        // What was charged since the report is not known to the owner.
+        let left = line.left(now).map(|left| left.saturating_sub(line.charged));
+        line.answer.left = match (line.answer.left, left) {
+            (_, None) => Left::Old,
+            (Left::Said(at), Some(_)) => Left::Seen(at),
+            (_, Some(left)) => Left::Aged(left),
+        };
+        left.map(|left| if is_aged { one_of(left, gates) } else { left })
+    }
+
+    /// The grant of a limit that an owner said too long ago is whole; `None` of any other.
+    pub(super) fn aged(&self, line: &Line, whole: Grant) -> Option<Grant> {
+        let Left::Aged(left) = line.answer.left else { return None };
+        let gates = u64::from(self.gates());
+        let burst = one_of(left, gates);
+        Some(Grant { per_sec: (whole.per_sec / gates).max(1), burst, max_debt: left - burst, ..whole })
+    }
+}
+
+/// One part of so many, at least one request unit if there is one.
+fn one_of(left: u64, parts: u64) -> u64 {
+    (left / parts).max(u64::from(MilliRu::ONE_RU.0).min(left))
+}
+
+impl Line {
+    /// What the owner's last answer leaves to give out here, of a limit with a long burst.
+    pub(super) fn left(&self, now: Nanos) -> Option<u64> {
+        let limit = self.answer.limit?;
+        let burst = Nanos::from_micros(limit.burst_us);
+        if burst < LONG {
+            return None;
+        }
+        let left = burst.saturating_sub(self.full_at.saturating_sub(now));
+        let whole = scaled(limit.burst_us, limit.per_sec, 1_000_000);
+        let part = self.answer.limited.map_or(whole, |limited| limited.burst.min(whole));
+        let one = u64::from(MilliRu::ONE_RU.0);
+        // A gate may have one request's worth, as long as there is one.
+        let least = one.min(scaled(whole, left.0, burst.0));
+        Some(scaled(part, left.0, burst.0).max(least))
+    }
+}
+
+/// How long an owner's word of what is left is taken for whole: a gate that gives anything out has another one within a few ticks.
+const FRESH: Nanos = Nanos::from_secs(1);
+/// A burst that takes many intervals to come in again. One of a few is spent and paid within the time of a few answers.
+const LONG: Nanos = Nanos::from_secs(1);
