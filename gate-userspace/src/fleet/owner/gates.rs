@@ -61,7 +61,7 @@ pub(super) struct Known {
     pub(super) names: usize,
 }
 
-/// Who begins to report.
+/// A gate that begins to report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comer<'n> {
     pub(super) name: &'n str,
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_forgotten_in_time_and_what_it_reported_last_later() {
+    fn gates_that_left_are_forgotten_and_their_last_reports_later() {
         let gates = Gates::default();
         let leave = |id| {
             let mut session = gates.take(at(0), comer(id, false)).unwrap();

@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn who_takes_most_is_refused_and_leaves_room_to_others() {
         let room = Room::new(1_000);
-        let [mut greedy, mut modest] = [Held::default(), Held::default()];
+        let mut greedy = Held::default();
+        let mut modest = Held::default();
         let taken = (0..1_000).filter(|_| greedy.grow(&room, 1)).count();
         assert_eq!((taken, room.used()), (750, 750));
         let taken = (0..1_000).filter(|_| modest.grow(&room, 1)).count();

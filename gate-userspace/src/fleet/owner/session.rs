@@ -207,7 +207,7 @@ impl Session {
         (from as u32..to as u32).map(|handle| self.limit(handle)).collect()
     }
 
-    /// What a report says of one of its handles: what was used, and given back.
+    /// The amounts used and given back that a report has for one of its handles.
     fn used(&self, report: &Report, place: usize) -> (Used, u64) {
         let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
         let within = Nanos(report.within_us.saturating_mul(1_000));

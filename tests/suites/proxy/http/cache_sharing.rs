@@ -1,4 +1,4 @@
-//! Who asks an origin with whose request, and whom its answer is for.
+//! Requests that a cache sends to its origin, and the clients that their answers are for.
 
 use anyhow::{Result, ensure};
 use gate_tests::http_client::HttpClient;

@@ -14,7 +14,7 @@ use super::{Book, Line, OnLost};
 use crate::fleet::gate::grant::{Grant, scaled};
 use crate::fleet::gate::link::Link;
 
-/// What is known of what is left at the owner, of a limit with a long burst.
+/// The amount left at the owner of a limit with a long burst, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Left {
     /// Nothing new.
@@ -24,7 +24,7 @@ pub(super) enum Left {
     Said(Nanos),
     /// That was looked at.
     Seen(Nanos),
-    /// It was said too long ago; so much was left, in thousandths of a request unit.
+    /// Too old to be given out whole; the amount that was left, in thousandths of a request unit.
     Aged(u64),
 }
 
@@ -44,7 +44,7 @@ impl Book {
         line.answer.is_known || is_lost && self.settings.on_lost == OnLost::Local
     }
 
-    /// What is left to give out here of a limit, if that is to be changed: in thousandths of a request unit.
+    /// The amount of a limit left to give out here, in thousandths of a request unit, if it has changed.
     pub fn take_left(&mut self, line: u32, now: Nanos) -> Option<u64> {
         let gates = u64::from(self.gates());
         // What is under way to the owner is not in what it said last.
@@ -79,7 +79,7 @@ fn one_of(left: u64, parts: u64) -> u64 {
 }
 
 impl Line {
-    /// What the owner's last answer leaves to give out here, of a limit with a long burst.
+    /// The amount that the owner's last answer leaves to give out here, for a limit with a long burst.
     pub(super) fn left(&self, now: Nanos) -> Option<u64> {
         let limit = self.answer.limit?;
         let burst = Nanos::from_micros(limit.burst_us);
