@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gate_common::units::Nanos;
 use hyper::body::Bytes;
 use quick_cache::sync::Cache as Recent;
 use tokio::sync::Semaphore;
 
-use self::sharing::Sharing;
 use super::blobs::Read;
 use super::counters::{CacheEvent, Counters};
 use super::digest::Digest;
@@ -72,6 +72,15 @@ pub enum OpenError {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// The last finding about a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// Its answer may be given to all who ask for the same.
+    Shared,
+    /// Its answer depends on the client. The finding holds until then.
+    OneClients { until: Nanos },
 }
 
 /// The part of an answer that is to be written to disk.

@@ -5,20 +5,11 @@
 
 use gate_common::units::Nanos;
 
-use super::Cache;
+use super::{Cache, Sharing};
 use crate::cache::digest::Digest;
 use crate::cache::flights::{Joined, Lead};
 use crate::cache::key::Key;
 use crate::cache::response::{Fields, StoredResponse};
-
-/// The last finding about a fetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
-    /// Its answer may be given to all who ask for the same.
-    Shared,
-    /// Its answer depends on the client. The finding holds until then.
-    OneClients { until: Nanos },
-}
 
 impl Cache {
     /// True if answers to this have been shareable; `kept` is the one that is kept.

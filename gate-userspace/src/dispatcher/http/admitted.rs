@@ -14,7 +14,7 @@ use super::connection::Connection;
 use super::head::{self, HeadFault};
 use super::identity::Origin;
 use super::service::HttpService;
-use super::under_way::UnderWay;
+use super::under_way::{Attending, UnderWay};
 use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::memory_budget::MemoryShare;
@@ -37,15 +37,6 @@ pub(super) struct Offer {
     pub(super) class: RequestClass,
     demand: Demand,
     length: Option<u64>,
-}
-
-/// The holdings of a request while it is not answered.
-#[expect(dead_code, reason = "held until it is dropped")]
-#[derive(Debug)]
-pub(super) struct Attending {
-    /// Its part of what its tenant may have unanswered.
-    request: Option<RequestGuard>,
-    memory: MemoryShare,
 }
 
 impl HttpService {

@@ -5,14 +5,15 @@ use std::rc::Rc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::admitted::Attending;
 use super::call::{Call, Permit, QueuedCall, WaitsFor};
 use super::service::HttpService;
 use super::store::Outstanding;
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
+use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::Charged;
+use crate::dispatcher::tenants::usage::RequestGuard;
 use crate::protocol::Refusal;
 
 /// A request that has been charged and is not done. Dropped, it gives back all that it holds.
@@ -22,6 +23,15 @@ pub(super) struct UnderWay {
     pub(super) call: Rc<Call>,
     _attending: Attending,
     outstanding: Option<Outstanding>,
+}
+
+/// The holdings of a request while it is not answered.
+#[expect(dead_code, reason = "held until it is dropped")]
+#[derive(Debug)]
+pub(super) struct Attending {
+    /// Its part of what its tenant may have unanswered.
+    pub(super) request: Option<RequestGuard>,
+    pub(super) memory: MemoryShare,
 }
 
 impl UnderWay {

@@ -1,4 +1,4 @@
-//! Requests that a cache sends to its origin, and the clients that their answers are for.
+//! Requests that an origin gets, and the clients that its answers are for.
 
 use anyhow::{Result, ensure};
 use gate_tests::http_client::HttpClient;

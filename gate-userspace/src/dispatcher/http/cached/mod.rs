@@ -33,12 +33,13 @@ use hyper::{Response, Uri};
 
 use self::asked::{Lookup, Purpose};
 use self::serve::Source;
-use super::admitted::{Attending, Offer};
+use super::admitted::Offer;
 use super::answer::Refused;
 use super::connection::Connection;
 use super::forward::{SentBody, pass_on};
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
+use super::under_way::Attending;
 use crate::cache::{Cache, CacheEvent, Freshness, Holder, Key, StaleUse, StoredResponse};
 use crate::clock;
 use crate::dispatcher::request::Charged;
