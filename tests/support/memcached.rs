@@ -28,11 +28,21 @@ impl Memcached {
     ///
     /// If it is not installed or does not come up.
     pub fn start(net: &Net) -> Result<Self> {
+        Self::start_at(net, PORT)
+    }
+
+    /// Starts one at another port.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memcached::start`].
+    pub fn start_at(net: &Net, port: u16) -> Result<Self> {
         let mut command = net.server.command("memcached");
-        let port = PORT.to_string();
+        let address = SocketAddr::new(SERVER_V4.parse()?, port);
+        let port = port.to_string();
         command.args(["-u", "root", "-l", SERVER_V4, "-p", &port, "-U", &port, "-m", "64", "-t", "1"]);
         let mut server = ChildProcess::start("memcached", command)?;
-        let connects = || Ok(net.client.enter(|| TcpStream::connect(address()))?.is_ok());
+        let connects = || Ok(net.client.enter(|| TcpStream::connect(address))?.is_ok());
         until_up(&mut server, "memcached", connects)?;
         Ok(Self { _server: server })
     }

@@ -5,6 +5,7 @@
 mod connections;
 mod counters;
 mod differential;
+mod executed;
 mod hot_keys;
 mod key_limits;
 mod limits;
