@@ -44,11 +44,6 @@ fn read(
     let mut bounded = false;
     let mut is_doubtful = false;
     while !rest.is_empty() || hidden > 0 {
-        let is_odd = rest.first().is_some_and(|first| [0x80, b' '].contains(first));
-        if is_odd && !is_segment {
-            return None;
-        }
-        is_doubtful |= is_odd;
         if hidden > 0 && !rest.contains(&b'\n') {
             let command = u64::from(prices.base_mru) + u64::from(prices.latency_mru[7]);
             let bytes = (rest.len() + hidden) as u64;
@@ -56,6 +51,11 @@ fn read(
             bounded = true;
             break;
         }
+        let is_odd = rest.first().is_some_and(|first| [0x80, b' '].contains(first));
+        if is_odd && !is_segment {
+            return None;
+        }
+        is_doubtful |= is_odd;
         let end = rest.iter().position(|&byte| byte == b'\n');
         let mut line = &rest[..end.unwrap_or(rest.len())];
         if end.is_none() && !is_segment {
