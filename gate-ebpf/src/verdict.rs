@@ -175,7 +175,9 @@ impl PacketContext {
             if plan.service_flags() & service_flags::DROP_UNKNOWN_SYN != 0 {
                 return Ok(self.refuse(Reason::UnknownSource, Exit::UnknownSource));
             }
-            if !self.buckets().check_unknown_syn_bucket(self.scratch().service_slot) {
+            if !self.buckets().check_unknown_syn_bucket(self.scratch().service_slot)
+                && !self.is_answered_by_cookie()
+            {
                 return Ok(self.refuse(Reason::SynRate, Exit::SynRate));
             }
             return Ok(Exit::UnknownPassed);
@@ -188,7 +190,10 @@ impl PacketContext {
                 return Ok(self.refuse(Reason::RejectedUntil, Exit::RefusedDropped));
             }
         }
-        if payload.is_connection_attempt() && !self.buckets().check_syn_bucket() {
+        if payload.is_connection_attempt()
+            && !self.buckets().check_syn_bucket()
+            && !self.is_answered_by_cookie()
+        {
             return Ok(self.refuse_priced(Reason::SynRate, 0, Exit::SynRate));
         }
         if !payload.carries_data() {
@@ -219,6 +224,19 @@ impl PacketContext {
             self.sample_segment();
         }
         Ok(exit)
+    }
+
+    /// True, and counted, if a SYN beyond its rate passes since the kernel answers it with a cookie where a queue is full: the
+    /// SYN's source may be forged, and dropping it would lock out whoever has that address.
+    #[inline(always)]
+    fn is_answered_by_cookie(&self) -> bool {
+        // What the verifier learnt of the flags would keep it from merging paths.
+        let flags = maps::opaque_value(self.plan.view_flags().into()) as u32;
+        let answered = flags & view_flags::SYN_COOKIES != 0;
+        if answered {
+            counters::count_event(Event::SynBeyondRate);
+        }
+        answered
     }
 
     /// True if a bucket that the segment would be charged to is half spent, or only connections are charged.

@@ -179,6 +179,8 @@ pub mod view_flags {
     pub const DROP_FRAGMENTS: u32 = 1 << 3;
     /// Only segments of connections are charged, however little is spent: refusals follow from what was asked.
     pub const CONNECTIONS_ONLY: u32 = 1 << 4;
+    /// The kernel answers SYNs with cookies where a listening socket's queue is full, so that SYNs beyond their rate pass.
+    pub const SYN_COOKIES: u32 = 1 << 5;
 }
 
 #[cfg(test)]

@@ -136,6 +136,8 @@ pub enum Event {
     RefusalSampled = 10,
     /// A refusal was not sampled: half of the ring buffer is taken, and the rest is for what passes.
     RefusalSampleLost = 11,
+    /// A SYN beyond its rate passed: the kernel answers with a cookie where a listening socket's queue is full.
+    SynBeyondRate = 12,
 }
 
 impl Event {
@@ -143,7 +145,7 @@ impl Event {
     pub const COUNT: usize = 14;
 
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Sampled,
         Self::SampleLost,
         Self::Contended,
@@ -156,6 +158,7 @@ impl Event {
         Self::NoMetadata,
         Self::RefusalSampled,
         Self::RefusalSampleLost,
+        Self::SynBeyondRate,
     ];
 
     /// Its index in [`super::Cpu::events`].
@@ -181,6 +184,7 @@ impl Event {
             Self::NoMetadata => "no-metadata",
             Self::RefusalSampled => "refusal-sampled",
             Self::RefusalSampleLost => "refusal-sample-lost",
+            Self::SynBeyondRate => "syn-beyond-rate",
         }
     }
 }

@@ -115,7 +115,7 @@ impl Layout {
             first_service,
             services: needed,
             last_tenant: ids.iter().copied().max().unwrap_or(0),
-            ..view(config)
+            ..view(config, occupied.syn_cookies)
         };
         let defaults: HashSet<usize> =
             config.services.iter().filter_map(|service| Some(service.default?.get())).collect();
@@ -253,13 +253,14 @@ fn tenant_state(tenant: &config::Tenant, parents: [u32; 2], is_default: bool) ->
 }
 
 /// The view that packets are judged by, without the roots of the tables.
-fn view(config: &Config) -> View {
+fn view(config: &Config, syn_cookies: bool) -> View {
     let flag = |on: bool, flag: u32| if on { flag } else { 0 };
     View {
         stale_after_ns: config.gate.stale_after.0,
         flags: flag(config.gate.mode == config::Mode::Shadow, view_flags::SHADOW)
             | flag(config.gate.on_stale == config::OnStale::Pass, view_flags::STALE_PASS)
             | flag(config.gate.algorithm == config::Algorithm::RejectionRate, view_flags::CONNECTIONS_ONLY)
+            | flag(syn_cookies, view_flags::SYN_COOKIES)
             | match config.gate.fragments {
                 config::Fragments::Judge => 0,
                 config::Fragments::Pass => view_flags::PASS_FRAGMENTS,

@@ -29,6 +29,8 @@ pub struct Occupied {
     pub blocks: HashSet<u32>,
     /// The addresses of the interface's own namespace, as far as they are known.
     pub local: BTreeSet<IpAddr>,
+    /// True if the kernel answers SYNs with cookies where a listening socket's queue is full.
+    pub syn_cookies: bool,
 }
 
 /// The parts of the maps that are in use, and their capacity.
@@ -46,6 +48,7 @@ pub fn occupied(maps: &Maps) -> Occupied {
         tenants,
         reserved: HashSet::new(),
         local: BTreeSet::new(),
+        syn_cookies: false,
         first_service: view.first_service,
         blocks: blocks_in_force(&view, sizes.blocks, &|number| maps.tables.load(number as usize)),
     }

@@ -15,7 +15,7 @@ use super::envoy::EnvoyServer;
 use super::error::Error;
 use super::options::Options;
 use super::service_manager::{ServiceManager, take_over_from_parent};
-use super::settings::now;
+use super::settings::{now, syn_cookies};
 use super::signals::Signals;
 use crate::clock;
 use crate::control::board::{Board, Report};
@@ -278,7 +278,8 @@ impl Daemon {
 
     /// The parts of the maps in use, with the numbers of tenants that are gone but may still be referred to.
     pub(super) fn occupied(&self) -> Occupied {
-        let mut occupied = Occupied { local: self.local.clone(), ..occupied(&self.maps) };
+        let local = self.local.clone();
+        let mut occupied = Occupied { local, syn_cookies: syn_cookies(), ..occupied(&self.maps) };
         if let Some(dispatcher) = &self.dispatcher {
             occupied.reserved = dispatcher.tenants_in_use();
             if dispatcher.has_predecessor() {

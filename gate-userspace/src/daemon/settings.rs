@@ -68,3 +68,10 @@ pub(super) fn hot_key_limits(config: &Config) -> impl Iterator<Item = Option<Lim
 pub(super) fn now(maps: &Maps) -> Nanos {
     maps.clock().at_monotonic(clock::monotonic())
 }
+
+/// True if the kernel answers SYNs with cookies where a listening socket's queue is full (`net.ipv4.tcp_syncookies`, which holds
+/// for IPv6 as well).
+pub(super) fn syn_cookies() -> bool {
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_syncookies");
+    setting.is_ok_and(|setting| setting.trim() != "0")
+}

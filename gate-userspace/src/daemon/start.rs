@@ -11,7 +11,7 @@ use super::error::Error;
 use super::options::Options;
 use super::process::Daemon;
 use super::service_manager::ServiceManager;
-use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes, syn_cookies};
 use super::trace;
 use super::{admin, fleet, interfaces, local};
 use crate::bypass;
@@ -87,7 +87,7 @@ impl Daemon {
         // Before the old gate ends: what does not fit must not leave nobody in charge.
         let interfaces = assign(&maps, names, &pins)?;
         let local = local::addresses();
-        let occupied = Occupied { local: local.clone(), ..occupied(&maps) };
+        let occupied = Occupied { local: local.clone(), syn_cookies: syn_cookies(), ..occupied(&maps) };
         let layout = Layout::build(config, &occupied)?;
         let (ownership, previous) = opened.take()?;
         let predecessor = match &previous {

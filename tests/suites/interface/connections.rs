@@ -8,16 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::Site;
 use gate_tests::net::Net;
 use gate_tests::packet::{Packet, tcp};
 use gate_tests::privilege;
 use gate_tests::raw::{RawSender, segment};
+use gate_tests::wait::wait_until;
 use nix::errno::Errno;
+use nix::sys::signal::Signal;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, connect as connect_socket, socket,
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect as connect_socket, setsockopt, socket,
+    sockopt,
 };
+use nix::sys::time::TimeVal;
 
 /// Below the second after which Linux sends a SYN again.
 const AT_ONCE: Duration = Duration::from_millis(900);
@@ -58,7 +62,7 @@ fn a_syn_flood_leaves_other_tenants_connects_alone() -> Result<()> {
         syn_rate = "unlimited"
     "#,
     )?;
-    // So that a full queue refuses: with SYN cookies Linux would go on, at a price.
+    // So that a full queue refuses. With SYN cookies Linux goes on, and gate lets SYNs pass.
     set(&site.net, "ipv4/tcp_syncookies", "0")?;
     let listen = |port: u16| -> Result<TcpListener> {
         Ok(site.net.server.enter(|| TcpListener::bind(("198.18.0.1", port)))??)
@@ -99,6 +103,65 @@ fn a_syn_flood_leaves_other_tenants_connects_alone() -> Result<()> {
     let status = site.json(&["status"])?;
     let dropped = status["exits"]["syn-rate"].as_u64().unwrap_or(0);
     ensure!(dropped >= refused(1) + all - 10 - 10 * seconds, "{status}");
+    gate.end()?;
+    ensure!(site.anything_left()?.is_none());
+    Ok(())
+}
+
+/// SYNs beyond their rates, forged in the name of a tenant and of an unknown client, lock neither of them out while Linux answers
+/// with cookies.
+#[test]
+fn forged_syns_lock_nobody_out_where_there_are_cookies() -> Result<()> {
+    if !privilege::root("connections::forged_syns_lock_nobody_out_where_there_are_cookies") {
+        return Ok(());
+    }
+    let site = Site::new(
+        r#"
+        [[service]]
+        name = "flooded"
+        protocol = "opaque"
+        listen = "198.18.0.1:9000"
+        transports = "tcp"
+        unknown_syn_rate = "10/s"
+        [[tenant]]
+        name = "victim"
+        sources = "198.18.0.2"
+        quota = "1000 RU/s"
+        syn_rate = "10/s"
+    "#,
+    )?;
+    set(&site.net, "ipv4/tcp_syncookies", "1")?;
+    let stranger = "198.18.0.77";
+    site.net.add_client_address(stranger.parse()?)?;
+    let listener = site.net.server.enter(|| TcpListener::bind(("198.18.0.1", 9_000)))??;
+    let sender = RawSender::open(&site.net)?;
+    let gate = site.start(&[])?;
+    connect(&site.net, 9_000)?;
+    for source in ["198.18.0.2", stranger] {
+        for _ in 0..10 {
+            for number in 0..400_u16 {
+                let syn = Packet::tcp(source, "198.18.0.1", 9_000, tcp::SYN, b"");
+                sender.send(&segment(&syn.with(|syn| syn.ports[0] = 1_024 + number), 0))?;
+            }
+            connect_from(&site.net, source, 9_000)?;
+            listener.accept()?;
+        }
+    }
+    let status = site.json(&["status"])?;
+    let beyond = status["events"]["syn-beyond-rate"].as_u64().unwrap_or(0);
+    ensure!(beyond >= 4_000, "the flood was within the rates: {status}");
+    ensure!(status["exits"]["syn-rate"].as_u64().unwrap_or(0) == 0, "{status}");
+
+    // Without cookies from the next plan on, which drops them again.
+    set(&site.net, "ipv4/tcp_syncookies", "0")?;
+    gate.signal(Signal::SIGHUP)?;
+    wait_until("SYNs are dropped without cookies", || {
+        let syn = Packet::tcp("198.18.0.2", "198.18.0.1", 9_000, tcp::SYN, b"");
+        for number in 0..400_u16 {
+            sender.send(&segment(&syn.clone().with(|syn| syn.ports[0] = 1_024 + number), 0))?;
+        }
+        Ok(site.json(&["status"])?["exits"]["syn-rate"].as_u64().unwrap_or(0) > 0)
+    })?;
     gate.end()?;
     ensure!(site.anything_left()?.is_none());
     Ok(())
@@ -279,6 +342,18 @@ fn serve(listener: &TcpListener, stop: &AtomicBool) {
 /// Sets something of the server's network.
 fn set(net: &Net, name: &str, value: &str) -> Result<()> {
     Ok(net.server.enter(|| std::fs::write(format!("/proc/sys/net/{name}"), value))??)
+}
+
+/// Opens a connection from `source` at the first attempt, and closes it.
+fn connect_from(net: &Net, source: &str, port: u16) -> Result<()> {
+    let server = SocketAddr::from(([198, 18, 0, 1], port));
+    net.client.enter(|| -> Result<()> {
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source.parse()?, 0)))?;
+        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::new(0, AT_ONCE.subsec_micros().into()))?;
+        connect_socket(socket.as_raw_fd(), &SockaddrStorage::from(server))
+            .with_context(|| format!("{source} cannot connect"))
+    })?
 }
 
 /// Opens a connection at the first attempt.

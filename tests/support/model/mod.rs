@@ -278,7 +278,10 @@ impl Model {
             return self.refuse(context, Reason::RejectedUntil, Exit::RefusedDropped);
         }
         if payload.opens() && self.take(context.tenant, Word::Syn, 1_000, &context.state.syn).is_err() {
-            return self.refuse_at(context, Reason::SynRate, Exit::SynRate, 0);
+            if self.plan.view.flags & view_flags::SYN_COOKIES == 0 {
+                return self.refuse_at(context, Reason::SynRate, Exit::SynRate, 0);
+            }
+            self.cpu.events[Event::SynBeyondRate.index()] += 1;
         }
         if !payload.carries_data(&context.headers) {
             self.tenants[context.tenant].bare += 1;

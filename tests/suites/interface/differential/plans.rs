@@ -29,6 +29,7 @@ pub(crate) fn plan(rng: &mut Rng, now_ns: u64) -> Plan {
     plan.view.enforce = rng.mostly(4, Fraction::ONE, &[Fraction::ZERO, Fraction::of(1, 2)]).steps();
     plan.view.flags = rng.mostly(8, 0, &[view_flags::SHADOW])
         | rng.mostly(4, 0, &[view_flags::STALE_PASS])
+        | rng.mostly(2, 0, &[view_flags::SYN_COOKIES])
         | rng.mostly(3, 0, &[view_flags::PASS_FRAGMENTS, view_flags::DROP_FRAGMENTS]);
     if !rng.once_in(8) {
         let any = rng.once_in(4);
