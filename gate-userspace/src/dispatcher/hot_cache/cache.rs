@@ -131,6 +131,7 @@ mod tests {
     use super::super::flights::{Flights, JoinResult};
     use super::super::versions::Marker;
     use super::*;
+    use crate::policy::Tier;
 
     const MEMORY: u64 = 100_000;
     const UNTIL: Nanos = Nanos::from_secs(3);
@@ -151,9 +152,8 @@ mod tests {
             let flight_key = FlightKey { scope: 0, request: key.as_bytes() };
             let hash = self.versions.hash(key.as_bytes());
             let version = self.versions.of(hash).unwrap();
-            let JoinResult::Leader(leading) = self.flights.join(flight_key, hash, version, 0, 100) else {
-                panic!()
-            };
+            let joined = self.flights.join(flight_key, hash, version, Tier::Standard, 0, 100);
+            let JoinResult::Leader(leading) = joined else { panic!() };
             self.cache.keep(leading.flight(), answer, until);
         }
 

@@ -4,6 +4,9 @@
 //! has come. Flights are shared by the threads. Each thread knows its own followers, and a flight knows the threads
 //! that have any. Its completion is posted to these.
 //!
+//! A flight waits before the store in its leader's tier. A read follows one of its own tier or of a more critical one, never
+//! one of a lower tier: it would wait, and be refused, with that. So at most one read of each tier goes to the store.
+//!
 //! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client. It ends when
 //! that request is answered, refused or dropped, and its followers always receive a completion. A lock is held for a
 //! look-up at most.
@@ -18,6 +21,7 @@ use gate_common::units::Nanos;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::versions::{KeyHash, Version};
+use crate::policy::Tier;
 use crate::protocol::Refusal;
 
 /// The read, and the clients that may share its answer.
@@ -45,6 +49,8 @@ pub(crate) struct Flight {
     /// The key that is read, and its version when the flight began.
     pub(crate) key: KeyHash,
     pub(crate) version: Version,
+    /// The tier in which it waits.
+    pub(crate) tier: Tier,
     /// The threads with followers.
     threads: Mutex<Vec<usize>>,
 }
@@ -79,7 +85,7 @@ pub(crate) type MailboxMessage = (Arc<Flight>, Completion);
 #[derive(Debug)]
 pub(crate) struct Flights {
     hasher: FixedState,
-    shards: [Mutex<HashMap<u64, Arc<Flight>, FixedState>>; SHARDS],
+    shards: [Mutex<HashMap<(u64, Tier), Arc<Flight>, FixedState>>; SHARDS],
     mailboxes: Vec<UnboundedSender<MailboxMessage>>,
     unread: Mutex<Vec<Option<UnboundedReceiver<MailboxMessage>>>>,
 }
@@ -113,21 +119,22 @@ impl Flights {
         self.hasher.hash_one(flight_key)
     }
 
-    /// Joins a flight of this version, or begins one whose answer may be `most` bytes long.
+    /// Joins a flight of this version that does not wait in a lower tier than `tier`, or begins one in that, whose answer may
+    /// be `most` bytes long.
     pub(crate) fn join(
         self: &Arc<Self>,
         flight_key: FlightKey<'_>,
         key: KeyHash,
         version: Version,
+        tier: Tier,
         thread: usize,
         most: usize,
     ) -> JoinResult {
         let number = self.number(flight_key);
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
-        if let Some(flight) = flights.get(&number)
-            && flight.version == version
-            && flight.flight_key() == flight_key
-        {
+        let mut under_way = joinable_tiers(tier).filter_map(|tier| flights.get(&(number, tier)));
+        let is_same = |flight: &&Arc<Flight>| flight.version == version && flight.flight_key() == flight_key;
+        if let Some(flight) = under_way.find(is_same) {
             lock(&flight.threads).push(thread);
             return JoinResult::Follower(Arc::clone(flight));
         }
@@ -136,10 +143,11 @@ impl Flights {
             request: flight_key.request.into(),
             key,
             version,
+            tier,
             threads: Mutex::new(vec![thread]),
         });
         // An older version's flight completes by itself; no request joins it any more.
-        flights.insert(number, Arc::clone(&flight));
+        flights.insert((number, tier), Arc::clone(&flight));
         let flights = Arc::clone(self);
         let received = Vec::new();
         let for_one = false;
@@ -158,8 +166,9 @@ impl Flights {
     fn end(&self, flight: &Arc<Flight>) -> Vec<usize> {
         let number = self.number(flight.flight_key());
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
-        if flights.get(&number).is_some_and(|current| Arc::ptr_eq(current, flight)) {
-            flights.remove(&number);
+        let place = (number, flight.tier);
+        if flights.get(&place).is_some_and(|current| Arc::ptr_eq(current, flight)) {
+            flights.remove(&place);
         }
         std::mem::take(&mut lock(&flight.threads))
     }
@@ -272,6 +281,11 @@ impl PendingTtl {
     pub(crate) fn keep(self, until: Nanos) {
         self.flights.post(&self.threads, &self.flight, &Completion::Cacheable(self.answer, until));
     }
+}
+
+/// The tiers whose flights a read of `tier` may follow: its own, and those that are served before it.
+pub(super) fn joinable_tiers(tier: Tier) -> impl Iterator<Item = Tier> {
+    Tier::ALL.into_iter().take_while(move |&of| of <= tier)
 }
 
 /// Locks a mutex even after a panic elsewhere: nothing that can panic happens within a change.

@@ -38,7 +38,7 @@ use tokio::sync::watch;
 
 use self::cache::{Cache, Lookup};
 pub(crate) use self::cache_role::{CacheDecision, CacheRole, ReadResult};
-use self::flights::{Flight, FlightKey, Flights, JoinResult};
+use self::flights::{Flight, FlightKey, Flights, JoinResult, joinable_tiers};
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
 use self::key_order::{ANY_KEY, KeyOrder};
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
@@ -50,6 +50,7 @@ use super::settings::Settings;
 use super::tenants::ledger::Ledger;
 use super::wire::Cacheable;
 use crate::clock;
+use crate::policy::Tier;
 use crate::protocol::Access;
 
 mod cache;
@@ -106,8 +107,8 @@ pub(crate) struct HotCache<W: Cacheable, C> {
     marker: Rc<Marker>,
     cache: RefCell<Cache>,
     flights: Arc<Flights>,
-    /// This thread's followers, by the number of what they asked; never of two flights.
-    following: RefCell<HashMap<u64, Followers<W, C>, foldhash::fast::RandomState>>,
+    /// This thread's followers, by the number of what they asked and the tier of their flight; never of two flights.
+    following: RefCell<HashMap<(u64, Tier), Followers<W, C>, foldhash::fast::RandomState>>,
 }
 
 /// The result of a look-up without effect.
@@ -205,7 +206,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             && !client.is_datagram()
             && client.key_order().follows_any(self.bits(request, bytes))
             && self
-                .joinable_flight(client, request, bytes)
+                .joinable_flight(client, request, bytes, Tier::BestEffort)
                 // It would take the client's own way.
                 .is_none_or(|key| client.key_order().has_sent(key, slot));
         if waits {
@@ -236,7 +237,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
 
     /// The result of [`HotCache::read`], as far as a client learns of it, with nothing counted and nothing joined; and true
     /// if the request's first key is hot.
-    pub(crate) fn peek(&self, decoded: Decoded<'_, W, C>, now: Nanos) -> (CachePeek, bool) {
+    pub(crate) fn peek(&self, decoded: Decoded<'_, W, C>, tier: Tier, now: Nanos) -> (CachePeek, bool) {
         let Decoded { client, slot, request, bytes, .. } = decoded;
         let key = self.key(request, bytes);
         let is_hot = key.is_some_and(|(_, is_hot)| is_hot);
@@ -248,7 +249,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             Lookup::TooLong => return (CachePeek::Store, is_hot),
             _ => {}
         }
-        let joins = self.joinable_flight(client, request, bytes);
+        let joins = self.joinable_flight(client, request, bytes, tier);
         let joins = joins.is_some_and(|key| !client.key_order().has_sent(key, slot));
         (if joins { CachePeek::Joins } else { CachePeek::Store }, is_hot)
     }
@@ -262,15 +263,19 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             return uncoalesced;
         }
         let Some(version) = self.versions.of(key) else { return uncoalesced };
-        match self.following.borrow_mut().get_mut(&self.flights.number(flight_key)) {
-            Some(following) if following.has_room_for(flight_key, version) => {
+        let number = self.flights.number(flight_key);
+        let following = &mut *self.following.borrow_mut();
+        let mut is_full = false;
+        for tier in joinable_tiers(charged.class.tier) {
+            let Some(under_way) = following.get_mut(&(number, tier)) else { continue };
+            if under_way.has_room_for(flight_key, version) {
                 self.metrics.count(Event::Coalesced);
-                following.add(decoded, charged, key);
-                ReadResult::Joined
+                under_way.add(decoded, charged, key);
+                return ReadResult::Joined;
             }
-            Some(_) => uncoalesced,
-            None => ReadResult::ToStore(CacheDecision::MayLead(key, version)),
+            is_full = true;
         }
+        if is_full { uncoalesced } else { ReadResult::ToStore(CacheDecision::MayLead(key, version)) }
     }
 
     /// Begins a flight with a read that has been admitted; `None` if another thread just has, which it then
@@ -282,7 +287,8 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         (key, version): (KeyHash, Version),
     ) -> Option<CacheRole> {
         let flight_key = FlightKey { scope: decoded.client.scope(), request: decoded.bytes };
-        let part = self.flights.join(flight_key, key, version, self.thread, self.max_answer);
+        let tier = charged.class.tier;
+        let part = self.flights.join(flight_key, key, version, tier, self.thread, self.max_answer);
         let (flight, cache_role) = match part {
             JoinResult::Follower(flight) => (flight, None),
             JoinResult::Leader(leading) => {
@@ -290,9 +296,10 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             }
         };
         self.metrics.count(if cache_role.is_some() { Event::Flight } else { Event::Coalesced });
+        let place = (self.flights.number(flight_key), flight.tier);
         let mut following = Followers { flight, request: *decoded.request, followers: Vec::new() };
         following.add(decoded, charged, key);
-        let before = self.following.borrow_mut().insert(self.flights.number(flight_key), following);
+        let before = self.following.borrow_mut().insert(place, following);
         debug_assert!(before.is_none(), "followers of two flights");
         cache_role
     }
@@ -327,10 +334,10 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
 
     /// The followers of a complete flight in this thread.
     pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W, C>> {
-        let number = self.flights.number(flight.flight_key());
+        let place = (self.flights.number(flight.flight_key()), flight.tier);
         let mut following = self.following.borrow_mut();
-        let here = following.get(&number).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
-        let complete_followers = here.then(|| following.remove(&number)).flatten()?;
+        let here = following.get(&place).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
+        let complete_followers = here.then(|| following.remove(&place)).flatten()?;
         complete_followers.followers.iter().for_each(|reader| reader.client.key_order().complete_followers());
         Some(complete_followers)
     }
@@ -369,14 +376,19 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         Some((key, self.hot.borrow().contains(&key)))
     }
 
-    /// The key of a read whose flight it could join.
-    fn joinable_flight(&self, client: &C, request: &W::Request, bytes: &[u8]) -> Option<KeyHash> {
+    /// The key of a read of `tier` whose flight it could join.
+    fn joinable_flight(&self, client: &C, request: &W::Request, bytes: &[u8], tier: Tier) -> Option<KeyHash> {
         let flight_key = self.flight_key(client, request, bytes)?;
         let (key, _) = self.key(request, bytes).filter(|&(_, is_hot)| is_hot)?;
         let version = self.versions.of(key)?;
         let following = self.following.borrow();
-        let following = following.get(&self.flights.number(flight_key))?;
-        following.has_room_for(flight_key, version).then_some(key)
+        let number = self.flights.number(flight_key);
+        let has_room = |tier| {
+            following
+                .get(&(number, tier))
+                .is_some_and(|under_way| under_way.has_room_for(flight_key, version))
+        };
+        joinable_tiers(tier).any(has_room).then_some(key)
     }
 
     /// The bits of the keys that a request is about.

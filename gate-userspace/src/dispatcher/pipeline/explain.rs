@@ -184,7 +184,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> Outcome {
         let Decoded { client, tenant, request, bytes, .. } = decoded;
-        let (cached, is_hot) = self.hot.peek(decoded, now);
+        let (cached, is_hot) = self.hot.peek(decoded, class.tier, now);
         explained.hot = is_hot;
         match cached {
             CachePeek::Hit if ledger.may_cache(tenant) => return Ok(Verdict::Cached),

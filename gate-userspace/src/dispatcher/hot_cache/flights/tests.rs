@@ -19,8 +19,12 @@ impl Scene {
     }
 
     fn join(&self, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
+        self.join_as(Tier::Standard, flight_key, thread)
+    }
+
+    fn join_as(&self, tier: Tier, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
         let key = self.versions.hash(b"key");
-        self.flights.join(flight_key, key, self.versions.of(key).unwrap(), thread, 8)
+        self.flights.join(flight_key, key, self.versions.of(key).unwrap(), tier, thread, 8)
     }
 
     fn lead(&self, thread: usize) -> FlightLeader {
@@ -83,6 +87,29 @@ fn another_spelling_or_scope_is_another_flight() {
     for other in [FlightKey { scope: 1, ..READ }, FlightKey { request: b"get  key\r\n", ..READ }] {
         assert!(matches!(scene.join(other, 1), JoinResult::Leader(_)), "{other:?}");
     }
+}
+
+#[test]
+fn a_read_follows_no_flight_of_a_lower_tier() {
+    let mut scene = Scene::new();
+    let lead = |scene: &Scene, tier, thread| match scene.join_as(tier, READ, thread) {
+        JoinResult::Leader(leading) => *leading,
+        JoinResult::Follower(flight) => panic!("{tier:?} waits with {:?}", flight.tier),
+    };
+    let low = lead(&scene, Tier::BestEffort, 0);
+    let high = lead(&scene, Tier::Critical, 1);
+    for tier in Tier::ALL {
+        let JoinResult::Follower(flight) = scene.join_as(tier, READ, 2) else {
+            panic!("one more of {tier:?}")
+        };
+        assert!(Arc::ptr_eq(&flight, high.flight()), "{tier:?}");
+    }
+    low.fail(DOWN);
+    high.complete_with(b"answer");
+    let answers = vec!["answer".to_owned(); 4];
+    assert_eq!(scene.received(), [vec!["failed 7".to_owned()], answers[..1].to_vec(), answers]);
+    // Each has ended: the next one leads.
+    lead(&scene, Tier::BestEffort, 0);
 }
 
 #[test]
