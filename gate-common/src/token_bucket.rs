@@ -109,6 +109,14 @@ impl Limits {
         Self { rate: Rate::per_sec(per_sec), burst_ns, max_debt_ns: burst_ns.saturating_mul(2) }
     }
 
+    /// True if a full bucket admits a request of this cost.
+    #[must_use]
+    #[inline(always)]
+    pub const fn ever_admits(&self, cost: u32) -> bool {
+        let cost_ns = self.rate.time_for(cost);
+        cost_ns <= self.burst_ns || cost_ns - self.burst_ns <= self.max_debt_ns
+    }
+
     /// The dearest request that a full bucket admits, in units of cost.
     #[must_use]
     pub const fn dearest(&self) -> u32 {

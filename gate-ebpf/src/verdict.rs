@@ -275,7 +275,20 @@ impl PacketContext {
             trace!(Pushed, pushed.map_or_else(|reason| reason as u64 + 1, |()| 0));
             pushed?;
         }
-        self.buckets().charge(&self.plan, self.price_mru, self.counters)
+        match self.buckets().charge(&self.plan, self.price_mru, self.counters) {
+            Err(Reason::TooLarge) if self.is_too_dear_for_now() => Err(Reason::Penalty),
+            charged => charged,
+        }
+    }
+
+    /// True if only multiplier and rung make a price too large for the tenant's own bucket: they pass. The price that a
+    /// parent's bucket admits is not asked for.
+    #[inline(always)]
+    fn is_too_dear_for_now(&self) -> bool {
+        let plan = &self.plan;
+        let asked = read_once!((*self.scratch).price_mru);
+        asked < self.price_mru
+            && (plan.tenant_flags() & tenant_flags::UNLIMITED != 0 || plan.quota.ever_admits(asked))
     }
 
     /// Charges a datagram to the bucket of its first key, if that is hot, and to the tenant: to both or none.

@@ -356,6 +356,7 @@ proptest! {
         prop_assert!(admits);
         if dearest < u32::MAX {
             prop_assert_eq!(take(full, 1_000, dearest + 1, &limits), Take::TooLarge);
+            prop_assert!(!limits.ever_admits(dearest + 1));
         }
     }
 }

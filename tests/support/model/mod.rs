@@ -94,6 +94,8 @@ struct PacketContext<'a> {
     state: TenantState,
     rung: u32,
     stale: bool,
+    /// The price without multiplier and rung.
+    asked: u32,
     price: u32,
 }
 
@@ -170,6 +172,7 @@ impl Model {
             state,
             rung,
             stale,
+            asked: 0,
             price: 0,
         };
         context.read(&prices);
@@ -330,12 +333,19 @@ impl Model {
             if !pays {
                 continue;
             }
-            if let Err(reason) = self.take(payer, Word::Quota, context.price, &state.quota) {
+            if let Err(mut reason) = self.take(payer, Word::Quota, context.price, &state.quota) {
                 for (payer, cost_ns) in taken {
                     let word: &mut [u64; 5] = &mut self.words[payer];
                     word[Word::Quota as usize] = refund(word[Word::Quota as usize], cost_ns);
                 }
                 self.lacking = place.checked_sub(1);
+                // What is too dear by its multiplier alone passes when that has passed.
+                let own = &context.state;
+                let fits = own.flags & tenant_flags::UNLIMITED != 0
+                    || !matches!(take(0, self.now_ns, context.asked, &own.quota), Take::TooLarge);
+                if reason == Reason::TooLarge && context.asked < context.price && fits {
+                    reason = Reason::Penalty;
+                }
                 return Err(reason);
             }
             taken.push((payer, state.quota.rate.time_for(context.price)));
@@ -447,6 +457,7 @@ impl PacketContext<'_> {
             commands.price
         };
         let mut price = price.min(u64::from(u32::MAX));
+        self.asked = price as u32;
         if !self.stale {
             let one = u64::from(Multiplier::ONE.0);
             price = (price * u64::from(self.state.multiplier)).div_ceil(one).min(u64::from(u32::MAX));

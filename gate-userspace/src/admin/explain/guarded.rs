@@ -156,8 +156,8 @@ impl<'m> Context<'m> {
         }
     }
 
-    /// The price of a request, as the program reads it.
-    fn price(&self, words: &[Vec<u8>], len: usize, explained: &mut Explanation) -> MilliRu {
+    /// The price of a request, as the program reads it: without multiplier and rung, and with them.
+    fn price(&self, words: &[Vec<u8>], len: usize, explained: &mut Explanation) -> (MilliRu, MilliRu) {
         let is_memcached = self.service.protocol == Protocol::Memcached as u8;
         let by_lines = self.service.flags & service_flags::PRICED_BY_LINES != 0;
         let is_read = is_memcached && (self.is_udp || by_lines);
@@ -186,11 +186,24 @@ impl<'m> Context<'m> {
         if len > ONE_PACKET {
             explained.notes.push("it does not fit into one packet, and is priced as if it did".to_owned());
         }
-        price
+        (asked, price)
+    }
+
+    /// The reason for which a price is refused that a bucket never admits; the program asks the tenant's own alone if it would
+    /// admit what the request costs without multiplier and rung.
+    fn too_dear(&self, asked: MilliRu, price: MilliRu) -> Reason {
+        let has_room =
+            self.state.flags & tenant_flags::UNLIMITED != 0 || self.state.quota.ever_admits(asked.0);
+        if asked < price && has_room { Reason::Penalty } else { Reason::TooLarge }
     }
 
     /// The steps of the program.
-    fn follow(&self, price: MilliRu, words: &[Vec<u8>], explained: &mut Explanation) -> Result<(), Refused> {
+    fn follow(
+        &self,
+        (asked, price): (MilliRu, MilliRu),
+        words: &[Vec<u8>],
+        explained: &mut Explanation,
+    ) -> Result<(), Refused> {
         if self.is_stale && self.view.flags & view_flags::STALE_PASS != 0 {
             explained.notes.push("the heartbeat is stale: all passes (`on_stale`)".to_owned());
             return Ok(());
@@ -214,7 +227,7 @@ impl<'m> Context<'m> {
             let refusal = match take {
                 Take::Admit { .. } => continue,
                 Take::Refuse { wait_ns } => Refusal::after(Reason::Quota, Nanos(wait_ns)),
-                Take::TooLarge => Refusal::of(Reason::TooLarge),
+                Take::TooLarge => Refusal::of(self.too_dear(asked, price)),
             };
             return self.refuse(explained, refusal, Some(self.name(tenant)));
         }
