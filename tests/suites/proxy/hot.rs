@@ -131,6 +131,64 @@ fn ten_thousand_reads_of_a_hot_key_reach_the_store_once() -> Result<()> {
     })
 }
 
+const TIERS: &str = r#"
+[[tenant]]
+name = "high"
+sources = ["127.0.0.2"]
+quota = "unlimited"
+tier = "critical"
+[[tenant]]
+name = "low"
+sources = ["127.0.0.0/8"]
+quota = "unlimited"
+tier = "best-effort"
+"#;
+
+#[test]
+fn a_critical_read_waits_in_no_lower_tiers_flight() -> Result<()> {
+    let store = FakeStore::start()?;
+    let service = "hot_keys = { threshold = \"1\" }\nshedding.enabled = \"off\"\nadmission = \"off\"\n\
+                   codel = { law = \"off\" }\nparallelism = \"1\"\nstore_timeout = \"20s\"";
+    let gate = Listening::gate_with(EAGER, "memcached", store.address, service, TIERS)?;
+    heat(&gate, |client| served(client, &store))?;
+    let ask = |source: u8, request: &[u8]| -> Result<TcpStream> {
+        let before = counter(&gate, "requests")?;
+        let mut client = gate.connect_from(std::net::Ipv4Addr::new(127, 0, 0, source))?;
+        client.write_all(request)?;
+        wait_until("gate has not read the request", || Ok(counter(&gate, "requests")? > before))?;
+        Ok(client)
+    };
+    // It has the only permit, and ends what is kept of the key.
+    let mut writer = ask(3, b"delete k\r\n")?;
+    let (answers, asked) = store.next()?;
+    ensure!(asked == b"delete k\r\n", "{}", shown(&asked));
+    let mut writer = {
+        answer(answers, &asked)?;
+        read_until(&mut writer, b"DELETED\r\n")?;
+        ask(3, b"delete other\r\n")?
+    };
+    let (mut answers, asked) = store.next()?;
+    ensure!(asked == b"delete other\r\n", "{}", shown(&asked));
+    let mut before = ask(4, b"delete before\r\n")?;
+    let mut low = ask(5, b"get k\r\n")?;
+    let mut high = ask(2, b"get k\r\n")?;
+    answers.write_all(b"DELETED\r\n")?;
+    read_until(&mut writer, b"DELETED\r\n")?;
+    // What waits before the lower tier's read does not hold up the critical one.
+    let (answers, asked) = store.next()?;
+    ensure!(asked == b"get k\r\nmg k t\r\n", "{}", shown(&asked));
+    answer(answers, &asked)?;
+    ensure!(read_until(&mut high, b"END\r\n")? == FOUND);
+    let (mut answers, asked) = store.next()?;
+    ensure!(asked == b"delete before\r\n", "{}", shown(&asked));
+    answers.write_all(b"DELETED\r\n")?;
+    read_until(&mut before, b"DELETED\r\n")?;
+    let (answers, asked) = store.next()?;
+    answer(answers, &asked)?;
+    ensure!(read_until(&mut low, b"END\r\n")? == FOUND);
+    Ok(())
+}
+
 #[test]
 fn a_store_that_dies_in_a_flight_fails_all_its_followers() -> Result<()> {
     let store = FakeStore::start()?;

@@ -219,6 +219,25 @@ fn critical_is_served_in_an_overload_and_the_rest_after_it() -> Result<()> {
     bail!("still not back")
 }
 
+#[test]
+fn a_tier_that_was_refused_is_served_again_on_a_calm_store() -> Result<()> {
+    let service = "connections = \"2\"\nparallelism = \"2\"\nadmission = \"off\"";
+    let tenants = TENANTS.replace("tier = \"batch\"", "tier = \"best-effort\"");
+    let gate =
+        Listening::gate_with("threads = \"1\"", "memcached", slow_store(SERVICE_TIME)?, service, &tenants)?;
+    offer(&gate, 0.2, 0.2, MEASURED)?;
+    within("the lowest tier is not refused", LONGEST, || {
+        offer(&gate, 2.0, 0.5, Nanos::from_secs(2))?;
+        Ok(rungs(&gate)?.last() == Some(&7))
+    })?;
+    within("the lowest tier stays refused", LONGEST, || {
+        let calm = offer(&gate, 0.2, 0.1, Nanos::from_secs(1))?;
+        Ok(calm.tenants.iter().all(|tenant| tenant.refused == 0)
+            && rungs(&gate)?.iter().all(|&rung| rung == 0))
+    })?;
+    Ok(())
+}
+
 /// How much dearer each tier's requests are, the most critical first.
 fn rungs(gate: &Listening) -> Result<Vec<u64>> {
     let queues = gate.json(&["queues"])?;
