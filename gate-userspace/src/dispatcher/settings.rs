@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::local_addrs::LocalAddrs;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
-use super::store_silence::{SilenceLimits, StorePause};
+use super::store_silence::{SilenceLimits, SlowWork, StorePause};
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config;
@@ -151,7 +151,7 @@ pub(crate) struct Settings {
     pub(crate) store: Resolver,
     /// The present address of the processor of originals; `None` if there is none.
     pub(crate) processor: Option<Resolver>,
-    /// The pause of its clients.
+    /// The known causes of its silence.
     pub(crate) pause: Arc<StorePause>,
     /// Users, and denied commands.
     pub(crate) tenants: watch::Receiver<Arc<Tenants>>,
@@ -248,6 +248,11 @@ impl Settings {
     /// The time that the store may take to answer.
     pub(crate) fn store_timeout(&self) -> Nanos {
         self.limits.borrow().store_timeout
+    }
+
+    /// Notes that a request is sent to the store that may occupy it.
+    pub(crate) fn begin_slow(&self, now: Nanos) -> SlowWork {
+        self.pause.begin_slow(now.saturating_add(self.limits.borrow().slow_timeout))
     }
 
     /// The limits of the store's silence.

@@ -5,16 +5,37 @@
 //! `slow_timeout` while it does what may take long. A silence that began before the end of a pause may last until
 //! `store_timeout` after that end, but for `slow_timeout` at most.
 //!
+//! **One thing at a time.** A Redis that does something slow answers nobody meanwhile, whoever asked for it and whoever waits. So what
+//! may occupy the store ([`SlowWork`]) counts for all that wait for it, until it is answered: a silence that meets it may last until
+//! `store_timeout` after its answer, but for `slow_timeout` at most. What was not answered, since its client has left or the
+//! connection was lost, may occupy the store until its own `slow_timeout` is over.
+//!
 //! **Whose pauses.** Those that clients of gate ask for, from when the store has agreed. As for Redis, the longer of two
 //! counts. All threads know of them, and all services before one store.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use gate_common::units::Nanos;
 
-/// The end of the last pause of a store's clients.
+/// The known causes of a store's silence, for all threads: a pause, and requests that may occupy it.
 #[derive(Debug, Default)]
-pub(crate) struct StorePause(AtomicU64);
+pub(crate) struct StorePause {
+    /// The end of the last pause of its clients.
+    until: AtomicU64,
+    /// The requests with it that may occupy it.
+    slow: AtomicUsize,
+    /// The end of the last that is no longer with it.
+    slow_until: AtomicU64,
+}
+
+/// A request that is with the store and may occupy it, for as long as this is there.
+#[derive(Debug)]
+pub(crate) struct SlowWork {
+    store: Arc<StorePause>,
+    /// The time until which it occupies the store at most, or did.
+    until: Nanos,
+}
 
 /// A change of the pause that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +51,9 @@ pub(crate) enum PauseChange {
 pub(crate) struct SilenceLimits {
     /// Usually.
     pub(crate) timeout: Nanos,
-    /// While the store does what may take long, or its clients are paused.
+    /// While the store does what may take long, or something holds it back.
     pub(crate) slow: Nanos,
-    /// The end of the pause.
+    /// The end of the pause, or of what occupies it.
     pub(crate) paused_until: Nanos,
 }
 
@@ -40,15 +61,39 @@ impl StorePause {
     /// The store has done what was asked of it, at `now`.
     pub(crate) fn follow(&self, change: PauseChange, now: Nanos) {
         match change {
-            PauseChange::Begin(time) => self.0.fetch_max(now.saturating_add(time).0, Ordering::Relaxed),
-            PauseChange::End => self.0.fetch_min(now.0, Ordering::Relaxed),
+            PauseChange::Begin(time) => self.until.fetch_max(now.saturating_add(time).0, Ordering::Relaxed),
+            PauseChange::End => self.until.fetch_min(now.0, Ordering::Relaxed),
         };
     }
 
-    /// The end of the pause; it may have passed.
+    /// The end of what keeps the store silent; it may have passed. It is not known while a request occupies the store.
     #[inline]
     pub(crate) fn until(&self) -> Nanos {
-        Nanos(self.0.load(Ordering::Relaxed))
+        if self.slow.load(Ordering::Acquire) > 0 {
+            return Nanos::MAX;
+        }
+        let pause = self.until.load(Ordering::Relaxed);
+        Nanos(pause.max(self.slow_until.load(Ordering::Relaxed)))
+    }
+
+    /// Notes that a request is with the store that may occupy it, until then at most.
+    pub(crate) fn begin_slow(self: &Arc<Self>, until: Nanos) -> SlowWork {
+        self.slow.fetch_add(1, Ordering::AcqRel);
+        SlowWork { store: Arc::clone(self), until }
+    }
+}
+
+impl SlowWork {
+    /// The store has answered it, at `now`.
+    pub(crate) fn over(mut self, now: Nanos) {
+        self.until = now;
+    }
+}
+
+impl Drop for SlowWork {
+    fn drop(&mut self) {
+        self.store.slow_until.fetch_max(self.until.0, Ordering::Relaxed);
+        self.store.slow.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -87,6 +132,22 @@ mod tests {
         }
         assert_eq!(end(&pause, 90, false), 100, "slow_timeout is the most");
         assert_eq!(end(&pause, 100, true), 110);
+    }
+
+    #[test]
+    fn what_occupies_the_store_lets_all_wait_until_it_is_answered() {
+        let pause = Arc::new(StorePause::default());
+        let asked = |secs: u64| pause.begin_slow(Nanos::from_secs(secs + 10));
+        let answered = asked(100);
+        let left = asked(101);
+        assert_eq!(end(&pause, 102, false), 112);
+        answered.over(Nanos::from_secs(103));
+        assert_eq!(end(&pause, 102, false), 112, "another one is there");
+        drop(left);
+        assert_eq!(end(&pause, 104, false), 112, "it may go on without its client");
+        assert_eq!(end(&pause, 120, false), 121);
+        asked(200).over(Nanos::from_secs(205));
+        assert_eq!((end(&pause, 202, false), end(&pause, 205, false)), (206, 206));
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod read_prices;
 mod removed_users;
 mod request_limits;
 mod resp;
+mod sessions;
 mod store_login;
 mod store_state;
 mod study;

@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 152] = [
+const ORDER: [&str; 153] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -98,7 +98,7 @@ const ORDER: [&str; 152] = [
     "listen.rs",
     "hot_restart.rs",
     "shared_service.rs",
-    "clients/transactions.rs",
+    "clients/refused_behind.rs",
     "clients/mod.rs",
     "clients/timeouts.rs",
     "clients/client.rs",
@@ -153,6 +153,7 @@ const ORDER: [&str; 152] = [
     "tenants/parts.rs",
     "tenants/request_limits.rs",
     "tenants/ledger/counting.rs",
+    "tenants/ledger/debts.rs",
     "tenants/ledger/peek.rs",
     "tenants/ledger.rs",
     "tenants/bucket_word.rs",

@@ -54,6 +54,34 @@ impl<T> Admission<T> {
             }
         }
     }
+
+    /// Charges a request that is not refused for what its tenant has spent: what that cannot pay is debt. Waits while the debt is as
+    /// large as it may be, so that such requests cost nobody more than the quota. `payer` is asked before each attempt.
+    pub(crate) async fn charge_debt(&self, payer: impl Fn() -> Payer, demand: Demand, class: RequestClass) {
+        let mut is_first = true;
+        loop {
+            let wait = {
+                let ledger = &mut *self.ledger.borrow_mut();
+                ledger.refresh();
+                let now = clock::monotonic();
+                let payer = payer();
+                let asked = self.quote(ledger, payer, &demand, class).asked;
+                if payer.counts_for_deep_debt && std::mem::take(&mut is_first) {
+                    ledger.count_demand(payer.tenant, asked);
+                }
+                // A tier that is shed pays no more for what is not refused.
+                let price = ledger.apply_multiplier(payer.tenant, asked, 0);
+                let wait = ledger.wait_for_debt(payer.tenant, price, now);
+                if wait == Nanos::ZERO || payer.shadow {
+                    ledger.charge_debt(payer.tenant, price, now);
+                    ledger.count_passed(payer.tenant, price);
+                    return;
+                }
+                wait
+            };
+            sleep(wait.max(MIN_WAIT).into()).await;
+        }
+    }
 }
 
 /// A penalty has no known end: decisions are made this often, unless configured otherwise.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::conversation::{ConnectionMode, Conversation};
+use super::conversation::{ConnectionMode, Conversation, RefusedBefore};
 use super::memory_budget::{ClientMemory, MemoryShare};
 use super::replies::Replies;
 use super::sender::Sender;
@@ -32,7 +32,6 @@ use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
-use crate::protocol::Refusal;
 
 /// A connected client.
 #[derive(Debug)]
@@ -77,8 +76,8 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) awaits_lane: Cell<bool>,
     /// True while its request for a dedicated connection waits for the store's replicas.
     pub(crate) awaits_replicas: Cell<bool>,
-    /// The refusal of its `MULTI`: the requests up to `EXEC` or `DISCARD` are refused with it.
-    pub(crate) refused_multi: Cell<Option<Refusal>>,
+    /// The refused request on which those behind it depend.
+    pub(crate) refused_before: Cell<RefusedBefore>,
     /// The round in which a request of its was refused last, and whether it waits for the next
     /// ([`super::refusal_pace`]).
     pub(crate) last_refused: Cell<u32>,
@@ -181,7 +180,7 @@ impl<W: Wire> Client<W> {
             holds_up_store: Cell::new(false),
             awaits_lane: Cell::new(false),
             awaits_replicas: Cell::new(false),
-            refused_multi: Cell::new(None),
+            refused_before: Cell::default(),
             last_refused: Cell::new(0),
             is_held: Cell::new(false),
             pending_refusals: PendingRefusals::default(),

@@ -4,6 +4,7 @@ use super::replies::Replies;
 use super::task_budget::TaskBudget;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
+use crate::protocol::Refusal;
 
 /// The decoder state, the unread input and the outstanding replies of a client.
 #[derive(Debug)]
@@ -40,4 +41,18 @@ pub(crate) enum ConnectionMode {
     /// The body of a request is streamed to the store when the request leaves the queue; if it is refused there, the
     /// body is discarded.
     Streaming,
+}
+
+/// A refused request on which those behind it depend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RefusedBefore {
+    /// None is refused for another.
+    #[default]
+    Nothing,
+    /// `WATCH`.
+    Watch(Refusal),
+    /// `MULTI`.
+    Transaction(Refusal),
+    /// A session command.
+    Session(Refusal),
 }

@@ -8,7 +8,7 @@
 //! - [`proxy_header`]: connections that come by a proxy which names their clients.
 //! - [`slots`]: the connections that each tenant's clients may take.
 //! - [`memory_budget`]: the memory that all clients hold together, and each tenant's.
-//! - [`transactions`]: the requests that follow a refused `MULTI`.
+//! - [`refused_behind`]: the requests that depend on a refused one before them.
 //! - [`refusal_pace`]: how fast clients are read whose requests are refused.
 //! - [`task_budget`]: how much work a client's task does before the others of its thread run.
 
@@ -24,13 +24,13 @@ pub(super) mod handshake;
 pub(super) mod memory_budget;
 pub(super) mod proxy_header;
 pub(super) mod refusal_pace;
+pub(super) mod refused_behind;
 pub(super) mod replies;
 pub(super) mod sender;
 pub(super) mod slots;
 pub(super) mod stream;
 pub(super) mod task_budget;
 pub(super) mod timeouts;
-pub(super) mod transactions;
 
 pub(super) mod udp;
 

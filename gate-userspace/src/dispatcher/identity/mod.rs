@@ -248,6 +248,13 @@ impl LoginRequest {
         Self { login, database, version, reset, name: change.name.map(Into::into) }
     }
 
+    /// True if the request is a `HELLO`, to which the store tells of itself.
+    pub(crate) fn is_hello(&self) -> bool {
+        let Self { login, reset, database, version, name } = self;
+        let is_empty = login.is_none() && !reset && database.is_none() && name.is_none();
+        version.is_some() || is_empty
+    }
+
     /// True if nothing but the user is to change.
     pub(crate) fn is_login_only(&self) -> bool {
         self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset

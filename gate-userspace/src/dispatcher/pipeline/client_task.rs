@@ -28,8 +28,10 @@ impl<W: Wire> Session<W> {
                 TaskEvent::Closed(ended) => break ended,
                 // In boxes: few clients need their room.
                 TaskEvent::Login => {
-                    let to = Box::pin(self.change(&service)).await;
-                    self.resume_in(to);
+                    tokio::select! {
+                        to = Box::pin(self.change(&service)) => self.resume_in(to),
+                        ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => break ended,
+                    }
                 }
                 TaskEvent::Streaming(large) => {
                     match Box::pin(self.stream_request(*large, &mut socket, &service)).await {
@@ -162,8 +164,11 @@ impl<W: Wire> Session<W> {
             drop(conversation);
             if decode_paused {
                 self.resume(service);
-            } else {
-                std::task::ready!(self.poll_read(cx, socket, service));
+            } else if self.poll_read(cx, socket, service).is_pending() {
+                if !self.is_session_refused() {
+                    return Poll::Pending;
+                }
+                self.conversation.borrow_mut().closing = true;
             }
         }
     }

@@ -198,6 +198,11 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.service_metrics.store.disconnected();
     }
 
+    fn connection_lost(&self, why: &StoreError) {
+        self.metrics.count(Event::StoreFailed);
+        tracing::debug!(service = self.settings.name, %why, "a connection to the store was lost");
+    }
+
     fn store_down(&self, why: &StoreError, backoff: Nanos) {
         self.metrics.count(Event::StoreFailed);
         let service = &self.settings.name;

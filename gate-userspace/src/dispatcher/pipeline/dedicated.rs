@@ -151,11 +151,14 @@ impl<W: Wire> Session<W> {
             }
             None => service.admission.count_refusal(self.tenant.get(), refusal.reason),
         }
-        if let StoreError::Cluster = error {
-            return W::Session::IN_CLUSTER.to_vec();
+        match error {
+            StoreError::Cluster => W::Session::IN_CLUSTER.to_vec(),
+            StoreError::Full(reply) => reply,
+            _ => {
+                let mut reply = Vec::new();
+                W::refuse(refusal, &mut reply);
+                reply
+            }
         }
-        let mut reply = Vec::new();
-        W::refuse(refusal, &mut reply);
-        reply
     }
 }

@@ -34,6 +34,7 @@ pub(super) struct NextRequest<W: Wire> {
     pub(super) client_tenant: TenantId,
     pub(super) effect: Effect,
     pub(super) login: Option<LoginRequest>,
+    pub(super) changes_session: bool,
     /// The bytes that go to the store instead.
     pub(super) instead: Option<&'static [u8]>,
     pub(super) has_one_reply: bool,
@@ -97,6 +98,7 @@ impl<W: Wire> Exchange<'_, W> {
             tenant,
             client_tenant: self.client.tenant.get(),
             effect: W::Session::effect(&request),
+            changes_session: W::Session::changes_session(&request),
             login: login.filter(|_| instead.is_none()),
             has_one_reply: instead.is_some() || W::has_one_answer(&request),
             instead,
@@ -115,7 +117,7 @@ impl<W: Wire> Exchange<'_, W> {
         bytes: &[u8],
         login: Option<&LoginRequest>,
     ) -> Option<&'static [u8]> {
-        if self.client.refused_with_multi(request).is_some() {
+        if self.client.refused_with_earlier(request).is_some() {
             return match W::Session::effect(request) {
                 Effect::Commit => Some(W::Session::ABORT),
                 // The store knows of no transaction, and says so.

@@ -25,8 +25,10 @@ use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::stream::ClientReader;
+use crate::dispatcher::hot_cache::dedicated_writes::ReplyStart;
 use crate::dispatcher::hot_cache::versions::GatheredKeys;
 use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
 use crate::dispatcher::store_silence::PauseChange;
@@ -134,6 +136,10 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 }
                 None => {
                     self.write(to_store).await?;
+                    if self.client.is_session_refused() {
+                        self.wait_for_replies(0, to_store).await?;
+                        return Err(CloseCause::ClientLeft);
+                    }
                     self.release();
                     if self.read_or_return(from_client).await? {
                         return Ok(());
@@ -224,6 +230,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             Err(refusal) => return self.refuse(next, refusal, to_store).await,
         };
         admission.count_passed(&self.service.ledger.borrow(), &mut charged);
+        let is_queued = next.is_queued(self.in_transaction());
         let login = self.forward(next, charged, has_permit);
         if self.exchange.outstanding.borrow().has_lost_count() {
             // Nobody can tell when they are answered.
@@ -232,7 +239,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         match login {
             Some(login) => {
                 self.write(to_store).await?;
-                self.apply_login(&login).await
+                self.apply_login(&login, is_queued, to_store).await
             }
             None => Ok(()),
         }
@@ -274,15 +281,21 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             Effect::Begin | Effect::Commit => self.queued_pause.take().filter(|_| effect == Effect::Commit),
             _ => asks,
         };
+        let does_much = effect == Effect::Commit || W::occupies_store(&request) && effect != Effect::Blocks;
+        // Of what is answered otherwise nobody can tell when it is over.
+        let is_counted = has_one_reply && !self.exchange.outstanding.borrow().has_lost_count();
+        let occupies = does_much && !is_queued && instead.is_none() && is_counted;
         let sent = Sent {
             charged,
             features: CostFeatures::of::<W>(&request),
             has_permit,
             is_measured: instead.is_none() && is_queued && W::route(&request) == Route::Shared,
             blocks: effect == Effect::Blocks && !is_queued,
+            is_login: next.login.is_some(),
             is_slow: W::meta(&request).may_take_long() || effect == Effect::Commit,
             clears_state: matches!(effect, Effect::Commit | Effect::Discard | Effect::Unwatch),
             pause,
+            slow: occupies.then(|| self.service.settings.begin_slow(clock::monotonic())),
         };
         if has_permit {
             self.exchange.hold_permit();
@@ -340,11 +353,22 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         Ok(())
     }
 
-    /// The client's new tenant, if the store accepts its login.
-    async fn apply_login(&self, login: &LoginRequest) -> Ended {
+    /// The client's new tenant, if the store accepts its login: as it answers that, or, where its answer is the transaction's or
+    /// cannot be told, as it answers the same on a connection kept for this.
+    async fn apply_login(&mut self, login: &LoginRequest, is_queued: bool, to_store: &StoreSocket) -> Ended {
         let client = self.client;
         let before = self.client.tenant.get();
-        client.verify_login(login, self.service).await;
+        let is_accepted = if is_queued || self.exchange.outstanding.borrow().has_lost_count() {
+            client.verifies(login, self.service).await
+        } else {
+            self.wait_for_replies(0, to_store).await?;
+            self.exchange.login_reply.take() == Some(ReplyStart::Done)
+        };
+        if !is_accepted {
+            self.service.metrics.count(Event::LoginFailed);
+            return Ok(());
+        }
+        client.set_tenant_of_user(login, self.service);
         let is_limited = client.tenant.get() != before && self.service.reserve_dedicated(client).is_err();
         if is_limited {
             client.respond(&self.service.refuse_connection(client));

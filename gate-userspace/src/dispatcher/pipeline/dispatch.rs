@@ -127,7 +127,8 @@ impl<W: Wire> Service<W> {
             CacheRole::LeadFlight(_) => query_ttl(&in_flight, request, bytes),
             _ => None,
         };
-        store.send(in_flight, request, bytes, follow_up, now);
+        let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
+        store.send(in_flight, request, bytes, (follow_up, slow), now);
     }
 
     /// Refuses requests that have waited too long while no permit became free.

@@ -18,7 +18,7 @@ use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
-use crate::dispatcher::store_silence::PauseChange;
+use crate::dispatcher::store_silence::{PauseChange, SlowWork};
 use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
@@ -43,10 +43,12 @@ pub(super) struct Exchange<'a, W: Wire> {
     pub(super) is_reusable: Cell<bool>,
     /// True once the store has executed what should have been a part of a transaction.
     pub(super) refuses_transactions: Cell<bool>,
+    /// The store's answer to the last login.
+    pub(super) login_reply: Cell<Option<ReplyStart>>,
 }
 
 /// A request that has been sent over a dedicated connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Sent {
     pub(super) charged: Charged,
     pub(super) features: CostFeatures,
@@ -55,12 +57,16 @@ pub(super) struct Sent {
     pub(super) is_measured: bool,
     /// True if it may wait for other clients.
     pub(super) blocks: bool,
+    /// True if it asks for another user.
+    pub(super) is_login: bool,
     /// True if it may take the store long.
     pub(super) is_slow: bool,
     /// True if the state of the connection is as at the beginning after it, unless it fails.
     pub(super) clears_state: bool,
     /// The change of the pause of the store's clients, unless it fails.
     pub(super) pause: Option<PauseChange>,
+    /// Set if it may occupy the store for everyone.
+    pub(super) slow: Option<SlowWork>,
 }
 
 impl<'a, W: Wire> Exchange<'a, W> {
@@ -76,6 +82,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             state_is_known: Cell::new(true),
             is_reusable: Cell::new(true),
             refuses_transactions: Cell::new(false),
+            login_reply: Cell::new(None),
         }
     }
 
@@ -158,6 +165,12 @@ impl<'a, W: Wire> Exchange<'a, W> {
         if start != ReplyStart::Queued {
             sent.features.reply_rows = rows;
             self.service.admission.record_reply(&sent.charged, &sent.features, bytes);
+        }
+        if let Some(slow) = sent.slow.take() {
+            slow.over(now);
+        }
+        if sent.is_login {
+            self.login_reply.set(Some(start));
         }
         if sent.clears_state && start == ReplyStart::Failed {
             self.state_is_known.set(false);

@@ -136,8 +136,9 @@ impl<W: Wire> Service<W> {
         if route == Route::Quit {
             return Ok(Verdict::Answered);
         }
-        let is_free = route == Route::Login && self.is_login_of_known_user(decoded, ledger);
-        if !is_free {
+        let is_known = !client.is_unauthenticated() || self.is_login_of_known_user(decoded, ledger);
+        // What its tenant cannot pay is debt.
+        if route != Route::Login || !is_known {
             let payer = (tenant, client.shadow);
             self.admission.peek_charge(ledger, payer, (&demand, &quote), explained, now)?;
         }
@@ -164,7 +165,10 @@ impl<W: Wire> Service<W> {
         let usage = self.tenants.borrow().usage(client.tenant.get(), ledger);
         for (is_refused, reason) in [
             (is_denied, Reason::Unsupported),
-            (usage.is_some_and(|usage| !usage.has_room()), Reason::Limit),
+            (
+                usage.is_some_and(|usage| !usage.has_room()) && !W::Session::changes_session(request),
+                Reason::Limit,
+            ),
             (self.is_too_long(request, bytes), Reason::TooLarge),
         ] {
             if is_refused {

@@ -44,8 +44,8 @@ impl<W: Wire> Service<W> {
         if self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
         }
-        if let Some(refusal) = client.refused_with_multi(request) {
-            self.refuse_with_multi(client, replies, request, refusal, now);
+        if let Some(refusal) = client.refused_with_earlier(request) {
+            self.refuse_with_earlier(client, replies, request, refusal, now);
             return NextStep::Refused;
         }
         let route = W::route(request);
@@ -162,8 +162,9 @@ impl<W: Wire> Service<W> {
         if is_denied && self.refuses(client, tenant, Reason::Unsupported) {
             return Err(Refusal::of(Reason::Unsupported));
         }
-        if !client.has_request_quota(outstanding) && self.refuses(client, client.tenant.get(), Reason::Limit)
-        {
+        // The client sends nothing more to the store until a session command is answered.
+        let has_quota = client.has_request_quota(outstanding) || W::Session::changes_session(request);
+        if !has_quota && self.refuses(client, client.tenant.get(), Reason::Limit) {
             return Err(Refusal::of(Reason::Limit));
         }
         if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
@@ -341,11 +342,11 @@ impl<W: Wire> Service<W> {
         Ok(Verdict::Dedicated)
     }
 
-    /// A request that may change who the client is: it is charged like any other.
+    /// A request that may change who the client is. It is charged when its turn has come ([`super::login`]).
     fn admit_login(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
-        // An unauthenticated client may log in.
-        if !self.is_login_of_known_user(decoded, ledger) {
+        // An unauthenticated client may log in, and do nothing else.
+        if decoded.client.is_unauthenticated() && !self.is_login_of_known_user(decoded, ledger) {
             let mut charged = self.charge(decoded, ledger, now)?;
             self.admission.count_passed(ledger, &mut charged);
         }

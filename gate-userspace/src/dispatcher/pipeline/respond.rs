@@ -97,8 +97,8 @@ impl<W: Wire> Service<W> {
         may
     }
 
-    /// Answers a request that is a part of a refused transaction.
-    pub(crate) fn refuse_with_multi(
+    /// Answers a request that depends on a refused one before it.
+    pub(crate) fn refuse_with_earlier(
         &self,
         client: &Session<W>,
         replies: &mut Replies,
@@ -108,15 +108,18 @@ impl<W: Wire> Service<W> {
     ) {
         self.metrics.count(Event::Request);
         let seq = replies.open();
-        match W::Session::effect(request) {
-            Effect::Commit => {
-                self.reply(client, replies, seq, W::Session::ABORTED);
-            }
+        let own_reply = match W::Session::effect(request) {
+            _ if client.is_session_refused() => None,
+            Effect::Commit => Some(W::Session::ABORTED),
             // `+OK`, either.
-            Effect::Discard => {
-                self.reply(client, replies, seq, W::GOODBYE);
+            Effect::Discard => Some(W::GOODBYE),
+            _ => None,
+        };
+        match own_reply {
+            Some(reply) => {
+                self.reply(client, replies, seq, reply);
             }
-            _ => {
+            None => {
                 self.admission.count_refusal(client.tenant.get(), refusal.reason);
                 self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::service::Service;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::settings::Settings;
-use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::stores::dedicated::{DedicatedConnection, STATUS};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
 
@@ -77,17 +77,18 @@ impl Access {
     /// Asks as a new unauthenticated client: true if it is accepted, `None` if the store is not reachable.
     async fn lets_in(&mut self, settings: &Settings) -> Option<bool> {
         let unauthenticated = Identity::default();
+        let unauthenticated = Some(&unauthenticated);
         let line = match self.line.take() {
-            Some(line) => match line.anew(settings, &unauthenticated).await {
+            Some(line) => match line.anew(settings, unauthenticated).await {
                 Err(StoreError::Refused(_)) => return Some(false),
-                Err(_) => DedicatedConnection::open(settings, &unauthenticated).await,
+                Err(_) => DedicatedConnection::open(settings, unauthenticated).await,
                 line => line,
             },
-            None => DedicatedConnection::open(settings, &unauthenticated).await,
+            None => DedicatedConnection::open(settings, unauthenticated).await,
         };
         match line {
             Ok(mut line) => {
-                let answer = line.ask(settings, b"PING\r\n").await.ok()?;
+                let answer = line.ask(settings, b"PING\r\n", STATUS).await.ok()?;
                 self.line = Some(line);
                 Some(!answer.starts_with(b"-NOAUTH"))
             }

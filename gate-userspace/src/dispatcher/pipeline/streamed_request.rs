@@ -25,6 +25,7 @@ pub(crate) struct StreamedRequest<W: Wire> {
     /// Its head, as it is written.
     pub(super) head: Buffer,
     pub(super) body: Body,
+    pub(super) occupies_store: bool,
 }
 
 /// The progress of a body: how much of it has been passed on and paid for.
@@ -85,7 +86,8 @@ impl<W: Wire> StreamedRequest<W> {
         let expect = link.encode(request, bytes, &mut head);
         let queued_for = now.saturating_sub(in_flight.charged.at);
         let body = Body::of::<W>(request, bytes);
-        Self { request: in_flight, client_tenant, queued_for, link, expect, head, body }
+        let occupies_store = W::occupies_store(request);
+        Self { request: in_flight, client_tenant, queued_for, link, expect, head, body, occupies_store }
     }
 }
 

@@ -78,7 +78,7 @@ impl<W: Wire> Session<W> {
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::Streamed);
         let identity = self.identity.borrow().clone();
-        let line = match service.lines.take(&service.settings, &identity).await {
+        let line = match service.lines.take(&service.settings, Some(&identity)).await {
             Ok(line) => line,
             Err(broken) => {
                 let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
@@ -125,7 +125,7 @@ impl<W: Wire> Session<W> {
                 service.fault(self, conversation, streamed.request.seq, &fault, clock::monotonic());
                 return Ok(down);
             }
-            StreamEnd::StoreFailed(StoreError::Refused(why)) => {
+            StreamEnd::StoreFailed(StoreError::Refused(why) | StoreError::Full(why)) => {
                 service.reply(self, &mut conversation.replies, streamed.request.seq, &why);
                 return Ok(down);
             }
@@ -188,7 +188,11 @@ impl<W: Wire> BodyStream<'_, W> {
         let sent = clock::monotonic();
         self.service.admission.retake_permit();
         self.has_permit = true;
+        let slow = streamed.occupies_store.then(|| self.service.settings.begin_slow(sent));
         let answered = self.answer(streamed).await;
+        if let (Ok(()), Some(slow)) = (&answered, slow) {
+            slow.over(clock::monotonic());
+        }
         let done = self.release_permit();
         if answered.is_ok() {
             let InFlight { charged, features, .. } = &streamed.request;

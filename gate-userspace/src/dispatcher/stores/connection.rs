@@ -30,8 +30,8 @@ use super::socket::StoreSocket;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
-use crate::dispatcher::store_silence::SilenceLimits;
-use crate::dispatcher::wire::{Codec, SessionState, Wire};
+use crate::dispatcher::store_silence::{SilenceLimits, SlowWork};
+use crate::dispatcher::wire::{Codec, Link, SessionState, Wire};
 use crate::protocol::Refusal;
 
 /// A shared connection to the store, or the attempt to have one.
@@ -94,19 +94,20 @@ impl<E: StoreEvents> StoreConnection<E> {
         (state.health.accepts(state.waiting.len(), now).is_err(), state.waiting.len())
     }
 
-    /// Adds a request to the next write; [`StoreConnection::accepts`] has allowed it. `follow_up` goes right behind it.
+    /// Adds a request to the next write; [`StoreConnection::accepts`] has allowed it. `follow_up` goes right behind it;
+    /// `slow` says that it may occupy the store.
     #[inline]
     pub(crate) fn send(
         &self,
         in_flight: E::InFlight,
         request: &<E::Wire as Codec>::Request,
         bytes: &[u8],
-        follow_up: Option<FollowUp<E>>,
+        (follow_up, slow): (Option<FollowUp<E>>, Option<SlowWork>),
         now: Nanos,
     ) {
         let state = &mut *self.state.borrow_mut();
         let is_first = state.sent == 0 && state.waiting.is_empty();
-        state.push(in_flight, request, bytes, follow_up, now);
+        state.push(in_flight, request, bytes, (follow_up, slow), now);
         let mut wakes = is_first || self.is_paused.get();
         if state.out.len() >= FULL_WRITE && !state.blocked {
             // The task handles errors and a full socket.
@@ -145,7 +146,8 @@ impl<E: StoreEvents> StoreConnection<E> {
                 Ok(socket) => {
                     let socket = Rc::new(socket);
                     *self.socket.borrow_mut() = Rc::downgrade(&socket);
-                    self.state.borrow_mut().health.connected(clock::monotonic());
+                    let connected = clock::monotonic();
+                    self.begin(connected);
                     events.connected();
                     let error = tokio::select! {
                         biased;
@@ -155,6 +157,13 @@ impl<E: StoreEvents> StoreConnection<E> {
                     events.disconnected();
                     if matches!(error, StoreError::Moved) && self.is_idle() {
                         // Nothing is lost, and nobody is refused: what is asked meanwhile waits.
+                        continue;
+                    }
+                    if self.is_only_lost(&error, connected) {
+                        self.is_paused.set(false);
+                        self.state.borrow_mut().lose(&*events);
+                        events.connection_lost(&error);
+                        events.flush();
                         continue;
                     }
                     error
@@ -172,6 +181,25 @@ impl<E: StoreEvents> StoreConnection<E> {
             tokio::time::sleep(backoff.into()).await;
             self.state.borrow_mut().health.retry();
         }
+    }
+
+    /// There is a connection. What waits for the store does so from now on.
+    fn begin(&self, now: Nanos) {
+        let state = &mut *self.state.borrow_mut();
+        state.health.connected(now);
+        state.last_read = now;
+        self.overdue.set(false);
+    }
+
+    /// True if the end of a connection that was there since `connected` says nothing of the store: it was trusted, and has closed
+    /// this one connection (`CLIENT KILL`, `timeout`).
+    fn is_only_lost(&self, error: &StoreError, connected: Nanos) -> bool {
+        let has_lasted = clock::monotonic().saturating_sub(connected) >= LASTED;
+        let can_go_on = <<E::Wire as Codec>::Link as Link>::REPEATS || self.is_idle();
+        matches!(error, StoreError::Closed | StoreError::Io(_))
+            && has_lasted
+            && can_go_on
+            && self.state.borrow().health.is_trusted()
     }
 
     /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
@@ -200,10 +228,12 @@ impl<E: StoreEvents> StoreConnection<E> {
     async fn connect_and_ask(pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
-        let mut connection = DedicatedConnection::open(settings, &identity).await?;
+        let mut connection = DedicatedConnection::open(settings, Some(&identity)).await?;
         if <E::Wire as Wire>::Session::HAS_USERS {
             let query = identity.acl_query(settings.backend.store_login.as_ref());
-            let has_all = has_all_permissions(&connection.ask(settings, query.bytes()).await?);
+            // Nothing, if there is no such user.
+            let rights = connection.ask(settings, query.bytes(), b"*%_$").await?;
+            let has_all = has_all_permissions(&rights);
             // A user without the right to ask gets an error, which leaves the mode as it was.
             if let Some(in_cluster) = connection.is_in_cluster(settings).await? {
                 events.set_in_cluster(in_cluster);
@@ -256,6 +286,16 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
         if self.overdue.replace(false) {
             return Poll::Ready(Err(StoreError::TimedOut));
+        }
+        // With nothing outstanding all that comes is the end: then what is gathered has not been sent.
+        if self.state.borrow().sent == 0 && socket.poll_read_ready(cx)?.is_ready() {
+            let scratch = &mut *events.scratch().borrow_mut();
+            match socket.try_read(scratch) {
+                Ok(0) => return Poll::Ready(Err(StoreError::Closed)),
+                Ok(len) => self.on_read(events, &scratch[..len])?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
         }
         if self.is_due() {
             self.write(cx, socket)?;
@@ -323,11 +363,7 @@ impl<E: StoreEvents> StoreConnection<E> {
         self.is_paused.set(false);
         let state = &mut *self.state.borrow_mut();
         let backoff = state.health.failed(now);
-        state.link = Default::default();
-        state.out.clear();
-        state.input.clear();
-        state.blocked = false;
-        state.received = 0;
+        state.start_over();
         state.fail_all(events, Failure::Unsent { retry_after: backoff }, Failure::Uncertain);
         backoff
     }
@@ -353,6 +389,8 @@ const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 /// How often it is looked whether nothing is outstanding, and how often at most: for 5 s.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LAST_LOOKS: u32 = 500;
+/// A connection that lasts less says something of the store.
+const LASTED: Nanos = Nanos::from_millis(20);
 /// So many requests together are worth a write of their own.
 const FULL_PIPELINE: usize = 256;
 /// A request that has waited so long stands behind one that is large or slow.

@@ -38,7 +38,10 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// As [`DedicatedConnection::open`]; [`StoreError::Cluster`] if the store says that it is in cluster mode.
-    pub(crate) async fn open_answering(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
+    pub(crate) async fn open_answering(
+        settings: &Settings,
+        identity: Option<&Identity>,
+    ) -> Result<Self, StoreError> {
         let steps = async {
             let mut connection = Self::open(settings, identity).await?;
             match settings.protocol {
@@ -62,17 +65,17 @@ impl DedicatedConnection {
     ///
     /// As [`DedicatedConnection::ask`].
     pub(crate) async fn is_in_cluster(&mut self, settings: &Settings) -> Result<Option<bool>, StoreError> {
-        let info = self.ask(settings, b"INFO cluster\r\n").await?;
+        let info = self.ask(settings, b"INFO cluster\r\n", BULK).await?;
         let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
         Ok(says(b"cluster_enabled:").then(|| says(b"cluster_enabled:1")))
     }
 
-    /// A new connection of a client that is `identity`.
+    /// A new connection of a client that is `identity`; with `None` as the store has it before any greeting.
     ///
     /// # Errors
     ///
     /// If it cannot be had in time, or the store does not accept the identity ([`StoreError::Refused`]).
-    pub(crate) async fn open(settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
+    pub(crate) async fn open(settings: &Settings, identity: Option<&Identity>) -> Result<Self, StoreError> {
         let steps = async {
             let socket = connect(settings).await?;
             let mut this = Self {
@@ -113,7 +116,7 @@ impl DedicatedConnection {
     pub(crate) async fn again(
         mut self,
         settings: &Settings,
-        identity: &Identity,
+        identity: Option<&Identity>,
     ) -> Result<Self, StoreError> {
         if self.socket.peer_addr().is_ok_and(|address| !settings.store.is_current(address)) {
             return Err(StoreError::Moved);
@@ -133,7 +136,11 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// As [`DedicatedConnection::open`]; and if the store does not know `RESET`.
-    pub(crate) async fn anew(mut self, settings: &Settings, identity: &Identity) -> Result<Self, StoreError> {
+    pub(crate) async fn anew(
+        mut self,
+        settings: &Settings,
+        identity: Option<&Identity>,
+    ) -> Result<Self, StoreError> {
         self.socket.write_all(RESET).await?;
         self.resets = true;
         self.again(settings, identity).await
@@ -148,11 +155,11 @@ impl DedicatedConnection {
     ///
     /// As [`DedicatedConnection::ask`].
     pub(crate) async fn adopt_writes(&mut self, settings: &Settings) -> Result<(), StoreError> {
-        let info = self.ask(settings, b"INFO server\r\n").await?;
+        let info = self.ask(settings, b"INFO server\r\n", BULK).await?;
         if redis_version(&info).is_none_or(|version| version >= LAST_WRITE_COUNTS) {
-            self.ask(settings, EMPTY_PUBLISH).await?;
+            self.ask(settings, EMPTY_PUBLISH, b":").await?;
         }
-        self.ask(settings, b"PING\r\n").await?;
+        self.ask(settings, b"PING\r\n", STATUS).await?;
         Ok(())
     }
 
@@ -161,14 +168,28 @@ impl DedicatedConnection {
         &self.socket
     }
 
-    /// Sends one request and returns its whole answer.
+    /// Sends one request and returns its whole answer: an error, or a reply that begins with one of `kinds`.
     ///
     /// # Errors
     ///
-    /// If no answer comes in time.
-    pub(crate) async fn ask(&mut self, settings: &Settings, request: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.socket.write_all(request).await?;
-        self.reply(settings).await
+    /// If no answer comes in time; [`StoreError::Closed`] if the connection is lost, [`StoreError::Unasked`] if another answer comes.
+    pub(crate) async fn ask(
+        &mut self,
+        settings: &Settings,
+        request: &[u8],
+        kinds: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        let asked = async {
+            self.socket.write_all(request).await?;
+            self.reply(settings).await
+        };
+        let answer = asked.await.map_err(|error| match error {
+            // It was there: that it ends says nothing of the store.
+            StoreError::Io(_) => StoreError::Closed,
+            error => error,
+        })?;
+        let is_asked_for = answer.first().is_some_and(|kind| *kind == b'-' || kinds.contains(kind));
+        if is_asked_for { Ok(answer) } else { Err(StoreError::Unasked) }
     }
 
     /// The connection, of which nothing is outstanding.
@@ -176,17 +197,23 @@ impl DedicatedConnection {
         self.socket
     }
 
-    async fn greet(&mut self, settings: &Settings, identity: &Identity) -> Result<(), StoreError> {
+    async fn greet(&mut self, settings: &Settings, identity: Option<&Identity>) -> Result<(), StoreError> {
         if settings.protocol == Protocol::Memcached {
             return self.log_in(settings).await;
         }
-        let greeting = identity.greeting(settings.backend.store_login.as_ref())?;
+        let greeting = match identity {
+            Some(identity) => identity.greeting(settings.backend.store_login.as_ref())?,
+            None => Handshake::default(),
+        };
         self.socket.write_all(greeting.bytes.bytes()).await?;
         if std::mem::take(&mut self.resets) && self.reply(settings).await? != b"+RESET\r\n" {
             return Err(StoreError::Unasked);
         }
         let Some((refusal, left)) = self.first_refusal(settings, &greeting).await? else { return Ok(()) };
-        if identity.database == 0 || error_code(&refusal) != Some(b"NOPERM") {
+        let Some(identity) = identity.filter(|identity| identity.database != 0) else {
+            return Err(refused(refusal));
+        };
+        if error_code(&refusal) != Some(b"NOPERM") {
             return Err(refused(refusal));
         }
         // The user may not select a database. The client has been in this one since before it logged in.
@@ -211,9 +238,13 @@ impl DedicatedConnection {
     ) -> Result<Option<(Vec<u8>, usize)>, StoreError> {
         for left in (0..greeting.requests).rev() {
             let reply = self.reply(settings).await?;
-            // A connection without a name serves as well.
-            if error_code(&reply).is_some() && !(greeting.named && left == 0) {
-                return Ok(Some((reply, left)));
+            match error_code(&reply) {
+                // To `HELLO` the store tells of itself.
+                None if reply == b"+OK\r\n" || HASH.contains(&reply[0]) => {}
+                None => return Err(StoreError::Unasked),
+                // A connection without a name serves as well.
+                Some(_) if greeting.named && left == 0 => {}
+                Some(_) => return Ok(Some((reply, left))),
             }
         }
         Ok(None)
@@ -254,7 +285,12 @@ impl DedicatedConnection {
 
     /// The next reply, in time.
     async fn reply(&mut self, settings: &Settings) -> Result<Vec<u8>, StoreError> {
-        in_time(settings, self.read_reply()).await
+        let reply = in_time(settings, self.read_reply()).await?;
+        if reply.starts_with(b"-ERR max number of clients") {
+            Err(StoreError::Full(reply))
+        } else {
+            Ok(reply)
+        }
     }
 
     async fn read_reply(&mut self) -> Result<Vec<u8>, StoreError> {
@@ -299,7 +335,8 @@ pub(crate) async fn in_time<T>(
         if left == Nanos::ZERO {
             return Err(StoreError::TimedOut);
         }
-        if let Ok(result) = timeout(left.into(), &mut steps).await {
+        let look = left.min(settings.store_timeout());
+        if let Ok(result) = timeout(look.into(), &mut steps).await {
             return result;
         }
     }
@@ -334,8 +371,7 @@ async fn connect_plainly(settings: &Settings) -> Result<TcpStream, StoreError> {
 
 /// The meaning of an error in answer to a greeting: the store is not ready now, or it does not accept this greeting.
 fn refused(reply: Vec<u8>) -> StoreError {
-    let passing = matches!(error_code(&reply), Some(b"LOADING" | b"MASTERDOWN" | b"BUSY" | b"TRYAGAIN"));
-    if passing || reply.starts_with(b"-ERR max number of clients") {
+    if matches!(error_code(&reply), Some(b"LOADING" | b"MASTERDOWN" | b"BUSY" | b"TRYAGAIN")) {
         return StoreError::Unhealthy(String::from_utf8_lossy(&reply).into_owned());
     }
     StoreError::Refused(reply)
@@ -352,6 +388,10 @@ fn redis_version(info: &[u8]) -> Option<(u32, u32)> {
 /// The version since which `WAIT` is about a connection's last write.
 const LAST_WRITE_COUNTS: (u32, u32) = (7, 2);
 const EMPTY_PUBLISH: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$9\r\ngate:wait\r\n$0\r\n\r\n";
+/// The beginnings of replies, by what they are: a status, a text, a hash or, before the third protocol version, an array.
+pub(crate) const STATUS: &[u8] = b"+";
+const BULK: &[u8] = b"$=";
+pub(crate) const HASH: &[u8] = b"%*";
 const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 const RESET: &[u8] = b"RESET\r\n";
 /// Answers to what is asked here are short.

@@ -30,6 +30,9 @@ pub(crate) enum StoreError {
     /// The store's reply is malformed.
     #[error(transparent)]
     Malformed(#[from] crate::dispatcher::wire::MalformedReply),
+    /// The store takes no more clients: its error.
+    #[error("the store takes no more clients")]
+    Full(Vec<u8>),
     /// The store answers, but is not ready.
     #[error("the store is not ready: {0:?}")]
     Unhealthy(String),
@@ -57,6 +60,14 @@ pub(crate) enum StoreError {
 }
 
 impl StoreError {
+    /// The error of the store's own that a client reads which cannot have a connection.
+    pub(crate) fn words(&self) -> Option<&[u8]> {
+        match self {
+            Self::Refused(words) | Self::Full(words) => Some(words),
+            _ => None,
+        }
+    }
+
     /// The refusal of a client that cannot have a connection.
     pub(crate) fn refusal(&self) -> Refusal {
         match self {

@@ -73,6 +73,9 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// A connection has ended.
     fn disconnected(&self);
 
+    /// A connection ended, and nothing is wrong with the store: another one is made at once.
+    fn connection_lost(&self, error: &StoreError);
+
     /// A connection ended for `error`, or could not be made; the next attempt is after `backoff`.
     fn store_down(&self, error: &StoreError, backoff: Nanos);
 

@@ -51,6 +51,11 @@ impl Health {
         }
     }
 
+    /// True if it has answered since it failed last, or never failed.
+    pub(crate) fn is_trusted(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
     /// True if a pause is over, and the store has not been tried since.
     pub(crate) fn may_be_tried(&self, now: Nanos) -> bool {
         matches!(self.state, State::Down { until } if until <= now)

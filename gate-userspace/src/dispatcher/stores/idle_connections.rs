@@ -89,10 +89,11 @@ impl IdleConnections {
             self.check()?;
             return Ok(connection);
         }
-        self.take(settings, identity).await
+        self.take(settings, Some(identity)).await
     }
 
-    /// A connection for a client that is `identity`, for one login or one long request.
+    /// A connection for a client that is `identity`, for one change of that or one long request; with `None` for one login, which
+    /// begins as a new client does.
     ///
     /// # Errors
     ///
@@ -100,7 +101,7 @@ impl IdleConnections {
     pub(crate) async fn take(
         &self,
         settings: &Settings,
-        identity: &Identity,
+        identity: Option<&Identity>,
     ) -> Result<DedicatedConnection, StoreError> {
         let generation = self.generation.get();
         let mut connection = self
@@ -119,11 +120,14 @@ impl IdleConnections {
                     };
                     // One that the network has lost leaves time for a new one.
                     let share = Duration::from(settings.store_timeout()) / 2;
-                    if let Ok(Ok(connection)) = timeout(share, again).await {
-                        return Ok(connection);
+                    match timeout(share, again).await {
+                        Ok(Ok(connection)) => return Ok(connection),
+                        // Another attempt would be another failed login.
+                        Ok(Err(StoreError::Refused(words))) => return Err(StoreError::Refused(words)),
+                        Ok(Err(_)) | Err(_) => {}
                     }
                 }
-                // Whatever was wrong with the kept one, a new connection shows whether the store can be used.
+                // Whatever else was wrong with the kept one, a new connection shows whether the store can be used.
                 DedicatedConnection::open_answering(settings, identity).await
             }))
             .await?;
@@ -161,7 +165,7 @@ impl IdleConnections {
         self.preparing.set(true);
         let wanted = self.wanted.borrow().clone();
         let generation = self.generation.get();
-        match self.admit(DedicatedConnection::open_answering(settings, &wanted)).await {
+        match self.admit(DedicatedConnection::open_answering(settings, Some(&wanted))).await {
             Ok(mut connection) => {
                 connection.generation = generation;
                 self.give_back(connection, wanted);

@@ -9,8 +9,10 @@ use super::error::StoreError;
 use super::events::{Failure, FollowUp, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use super::health::Health;
 use super::socket::StoreSocket;
+use crate::dispatcher::store_silence::SlowWork;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Codec, Link};
+use crate::protocol::Access;
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Outstanding<E: StoreEvents> {
     pub(crate) link: <E::Wire as Codec>::Link,
     /// Gathered, not yet sent.
     pub(crate) out: Buffer,
+    /// The bytes in it that are of requests which count as sent.
+    begun: usize,
+    /// The reads among the waiting requests, which can be sent again.
+    reads: Buffer,
     /// The requests without a complete reply, sent or only gathered.
     pub(crate) waiting: VecDeque<Unanswered<E>>,
     /// The number of them that have been sent.
@@ -52,6 +58,20 @@ pub(crate) struct Unanswered<E: StoreEvents> {
     pub(crate) hands_over: bool,
     /// True if its reply has waited at the store for the client.
     pub(crate) is_paused: bool,
+    /// Its length as it is sent.
+    len: u32,
+    repeat: Repeat,
+    /// Set if it may occupy the store for everyone.
+    slow: Option<SlowWork>,
+}
+
+/// The fate of a request whose reply is lost with the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeat {
+    /// Fails: it may have run, and must not run twice, or it has been sent twice.
+    Never,
+    /// Sent again, once: it only reads. It is among [`Outstanding::reads`].
+    Once,
 }
 
 impl<E: StoreEvents> Unanswered<E> {
@@ -61,8 +81,10 @@ impl<E: StoreEvents> Unanswered<E> {
         expect: Expect<E>,
         since: Nanos,
         (is_slow, hands_over): (bool, bool),
+        (len, repeat): (u32, Repeat),
+        slow: Option<SlowWork>,
     ) -> Self {
-        Self { in_flight, expect, since, is_slow, hands_over, is_paused: false }
+        Self { in_flight, expect, since, is_slow, hands_over, is_paused: false, len, repeat, slow }
     }
 }
 
@@ -74,6 +96,8 @@ impl<E: StoreEvents> Outstanding<E> {
             health,
             link: Default::default(),
             out: Buffer::default(),
+            begun: 0,
+            reads: Buffer::default(),
             waiting: VecDeque::new(),
             sent: 0,
             blocked: false,
@@ -93,28 +117,47 @@ impl<E: StoreEvents> Outstanding<E> {
         in_flight: E::InFlight,
         request: &<E::Wire as Codec>::Request,
         bytes: &[u8],
-        follow_up: Option<FollowUp<E>>,
+        (follow_up, slow): (Option<FollowUp<E>>, Option<SlowWork>),
         now: Nanos,
     ) {
-        let expect = self.link.encode(request, bytes, &mut self.out);
+        let (expect, sent_as) = self.encode(request, bytes);
         let is_slow = E::Wire::meta(request).may_take_long();
         self.slow += usize::from(is_slow);
         let hands_over = follow_up.is_some();
-        self.waiting.push_back(Unanswered::new(in_flight, expect, now, (is_slow, hands_over)));
+        self.waiting.push_back(Unanswered::new(in_flight, expect, now, (is_slow, hands_over), sent_as, slow));
         if let Some(FollowUp { in_flight, request, bytes }) = follow_up {
-            let expect = self.link.encode(&request, &bytes, &mut self.out);
-            self.waiting.push_back(Unanswered::new(in_flight, expect, now, (false, false)));
+            let (expect, sent_as) = self.encode(&request, &bytes);
+            self.waiting.push_back(Unanswered::new(in_flight, expect, now, (false, false), sent_as, None));
         }
+    }
+
+    /// Adds a request's bytes to those gathered.
+    #[inline]
+    fn encode(&mut self, request: &<E::Wire as Codec>::Request, bytes: &[u8]) -> (Expect<E>, (u32, Repeat)) {
+        let expect = self.link.encode(request, bytes, &mut self.out);
+        if !<<E::Wire as Codec>::Link as Link>::REPEATS {
+            return (expect, (0, Repeat::Never));
+        }
+        let only_reads = E::Wire::meta(request).access == Access::Read && bytes.len() <= LONGEST_READ;
+        let repeats = only_reads && self.reads.len() < MOST_READS;
+        if repeats {
+            self.reads.push(bytes);
+        }
+        (expect, (bytes.len() as u32, if repeats { Repeat::Once } else { Repeat::Never }))
     }
 
     /// Writes what is gathered, as far as the socket takes it.
     pub(crate) fn flush(&mut self, socket: &StoreSocket) -> std::io::Result<()> {
         self.link.seal(&mut self.out);
+        self.begun = self.out.len();
         self.sent = self.waiting.len();
         self.blocked = false;
         while !self.out.is_empty() && !self.blocked {
             match socket.try_write(self.out.bytes()) {
-                Ok(len) => self.out.consume(len),
+                Ok(len) => {
+                    self.out.consume(len);
+                    self.begun -= len;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.blocked = true,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -154,6 +197,12 @@ impl<E: StoreEvents> Outstanding<E> {
                 let is_paused = front.is_paused;
                 let timing = ReplyTiming { sent: front.since, now, received, is_paused };
                 let hands_over = front.hands_over;
+                if let Some(slow) = front.slow.take() {
+                    slow.over(now);
+                }
+                if front.repeat == Repeat::Once {
+                    self.reads.consume(front.len as usize);
+                }
                 let result = events.reply_end(&mut self.observations, &mut front.in_flight, timing);
                 self.waiting.pop_front();
                 if hands_over && let Some((result, next)) = result.zip(self.waiting.front_mut()) {
@@ -179,11 +228,61 @@ impl<E: StoreEvents> Outstanding<E> {
         pauses
     }
 
+    /// The connection is lost, and there will be another one. What has not been sent, and reads that have no reply, are gathered for
+    /// that; what may have run fails. A read behind which its client has sent what may have run is not repeated: it might see that.
+    pub(crate) fn lose(&mut self, events: &E) {
+        let sent = std::mem::take(&mut self.sent);
+        let mut is_started = std::mem::take(&mut self.reply_started);
+        let waiting = std::mem::take(&mut self.waiting);
+        let repeated: Vec<bool> = (0..waiting.len())
+            .map(|index| index >= sent || may_repeat(&waiting, index, sent, is_started, events))
+            .collect();
+        let reads = std::mem::take(&mut self.reads);
+        let unsent = self.out.bytes()[self.begun..].to_vec();
+        self.start_over();
+        let mut at_read = 0;
+        let mut at_unsent = 0;
+        for ((index, mut waiting), repeats) in waiting.into_iter().enumerate().zip(repeated) {
+            let len = waiting.len as usize;
+            let is_read = waiting.repeat == Repeat::Once;
+            let bytes =
+                if is_read { &reads.bytes()[at_read..] } else { &unsent[at_unsent.min(unsent.len())..] };
+            at_read += if is_read { len } else { 0 };
+            at_unsent += if index >= sent { len } else { 0 };
+            let progress =
+                ReplyProgress { is_started: std::mem::take(&mut is_started), is_paused: waiting.is_paused };
+            if !repeats {
+                events.failed(waiting.in_flight, progress, Failure::Uncertain);
+                continue;
+            }
+            self.out.push(&bytes[..len]);
+            if index < sent {
+                waiting.repeat = Repeat::Never;
+            } else if is_read {
+                self.reads.push(&bytes[..len]);
+            }
+            self.slow += usize::from(waiting.is_slow);
+            self.waiting.push_back(waiting);
+        }
+    }
+
+    /// Forgets all that was on its way over a connection which has ended.
+    pub(crate) fn start_over(&mut self) {
+        self.link = Default::default();
+        self.out.clear();
+        self.begun = 0;
+        self.input.clear();
+        self.blocked = false;
+        self.received = 0;
+        self.slow = 0;
+    }
+
     /// Ends all requests without a reply. `unsent` is the failure of those that were not sent, `sent` of the others.
     pub(crate) fn fail_all(&mut self, events: &E, unsent: Failure<'_>, sent: Failure<'_>) {
         let mut reply_started = std::mem::take(&mut self.reply_started);
         let sent_count = std::mem::take(&mut self.sent);
         self.slow = 0;
+        self.reads.clear();
         for (index, waiting) in self.waiting.drain(..).enumerate() {
             let failure = if index < sent_count { sent } else { unsent };
             let is_started = std::mem::take(&mut reply_started);
@@ -192,3 +291,26 @@ impl<E: StoreEvents> Outstanding<E> {
         }
     }
 }
+
+/// True if the request at `index`, one of the `sent` that the store may have run, can be sent again.
+fn may_repeat<E: StoreEvents>(
+    waiting: &VecDeque<Unanswered<E>>,
+    index: usize,
+    sent: usize,
+    is_started: bool,
+    events: &E,
+) -> bool {
+    let this = &waiting[index];
+    let has_begun = is_started && index == 0;
+    let may_have_run = |later: &&Unanswered<E>| later.repeat == Repeat::Never;
+    this.repeat == Repeat::Once
+        && !has_begun
+        && !waiting
+            .range(index + 1..sent)
+            .filter(may_have_run)
+            .any(|later| events.is_same_client(&this.in_flight, &later.in_flight))
+}
+
+/// The longest read that is kept to be sent again, and the bytes of all, about.
+const LONGEST_READ: usize = 4 << 10;
+const MOST_READS: usize = 256 << 10;

@@ -308,6 +308,8 @@ mod tests {
 
         fn disconnected(&self) {}
 
+        fn connection_lost(&self, _: &StoreError) {}
+
         fn store_down(&self, _: &StoreError, _: Nanos) {}
 
         fn user_refused(&self, _: &Rc<PoolIdentity>, _: &[u8]) -> bool {

@@ -13,7 +13,7 @@ use gate_common::abi::{
     Block, Clock, Name, OtherBucket, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState,
     View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
-use gate_common::token_bucket::{Limits, refund, settle};
+use gate_common::token_bucket::{Limits, refund};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
 use super::bucket_word::{attempt, update};
@@ -23,6 +23,7 @@ use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
 
 mod counting;
+mod debts;
 mod peek;
 
 /// A tenant, by its number in the maps. Zero is an unknown source.
@@ -246,21 +247,10 @@ impl Ledger {
     pub(crate) fn settle(&mut self, tenant: TenantId, cost: MilliRu, paid: MilliRu, now: Nanos) -> MilliRu {
         self.refresh();
         let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
-        if due == MilliRu::ZERO {
-            return due;
+        if due != MilliRu::ZERO {
+            self.charge_debt(tenant, due, now);
+            self.count_charged(tenant, due);
         }
-        let now = self.at(now);
-        let state = *self.state(tenant);
-        if state.flags & tenant_flags::CANDIDATE != 0 {
-            let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
-            update(word, |tat| settle(tat, now.0, due.0, &state.candidate));
-        }
-        for charged in [tenant.0, state.parents[0], state.parents[1]].map(TenantId) {
-            if let Some(limits) = self.quota(charged) {
-                update(self.quota_word(charged), |tat| settle(tat, now.0, due.0, &limits));
-            }
-        }
-        self.count_charged(tenant, due);
         due
     }
 

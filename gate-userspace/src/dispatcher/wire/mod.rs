@@ -61,6 +61,12 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// The properties of a request, known before it runs.
     fn meta(request: &Self::Request) -> &RequestMeta;
 
+    /// True if the store may do nothing else for long while it does this, whatever its class says.
+    #[inline]
+    fn occupies_store(_request: &Self::Request) -> bool {
+        false
+    }
+
     /// True if only the head has been decoded, and the body is to be streamed.
     fn is_streamed(request: &Self::Request) -> bool;
 
@@ -135,6 +141,11 @@ pub(crate) trait SessionState<R> {
     /// The change of the client's identity that a request asks for; `None` if there is none, or it cannot be told.
     fn login(_request: &R, _bytes: &[u8]) -> Option<LoginRequest> {
         None
+    }
+
+    /// True if it may change the user, the database or the protocol version of those behind it.
+    fn changes_session(_request: &R) -> bool {
+        false
     }
 
     /// True if the reply to a question of gate's own says that the user lacks a permission.
@@ -245,6 +256,10 @@ pub(crate) trait Link: Debug + Default {
     type Request;
     /// The shape of a reply, known before it comes.
     type Expect: Copy + Debug;
+
+    /// True if a request is written as it came, and nothing is known of it but its reply's place: what was not answered over
+    /// one connection can be written to the next.
+    const REPEATS: bool;
 
     /// Appends a request to what is to be written; `bytes` are all of it, or the head of one that is streamed.
     fn encode(&mut self, request: &Self::Request, bytes: &[u8], out: &mut Buffer) -> Self::Expect;

@@ -21,6 +21,8 @@ use crate::protocol::resp::{
 };
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
+mod occupancy;
+
 /// Redis' protocol.
 #[derive(Debug)]
 pub(crate) struct Resp;
@@ -38,7 +40,8 @@ impl Codec for Resp {
 
     /// Also with an error, unless that says that it is not ready: it may want a password first.
     fn is_healthy_reply(line: &[u8]) -> bool {
-        !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN")
+        let is_ready = !line.starts_with(b"-LOADING") && !line.starts_with(b"-MASTERDOWN");
+        line.starts_with(b"+PONG") || line.starts_with(b"-") && is_ready
     }
 
     const GOODBYE: &'static [u8] = b"+OK\r\n";
@@ -62,6 +65,11 @@ impl Codec for Resp {
     #[inline]
     fn meta(request: &Request) -> &RequestMeta {
         &request.meta
+    }
+
+    #[inline]
+    fn occupies_store(request: &Request) -> bool {
+        occupancy::occupies_store(request)
     }
 
     #[inline]
@@ -178,6 +186,11 @@ impl SessionState<Request> for Resp {
         request.change(bytes).map(|change| LoginRequest::of(&change))
     }
 
+    fn changes_session(request: &Request) -> bool {
+        request.changes()
+            || matches!(request.state, State::Auth | State::Hello | State::Select | State::Reset)
+    }
+
     #[inline]
     fn is_forbidden(answer: &[u8]) -> bool {
         answer.starts_with(b"-NOPERM")
@@ -279,6 +292,7 @@ impl Default for Pipe {
 impl Link for Pipe {
     type Request = Request;
     type Expect = ();
+    const REPEATS: bool = true;
 
     #[inline]
     fn encode(&mut self, _: &Request, bytes: &[u8], out: &mut Buffer) {

@@ -53,7 +53,9 @@ impl<W: Wire> DedicatedRequests<'_, W> {
         let admission = &self.service.admission;
         let in_transaction = self.in_transaction();
         let takes_permit = next.takes_permit(in_transaction);
-        let must_run = in_transaction || self.exchange.outstanding.borrow().has_lost_count();
+        // What is behind a session command depends on it.
+        let must_run =
+            in_transaction || next.changes_session || self.exchange.outstanding.borrow().has_lost_count();
         let may_refuse = !must_run && next.instead.is_none();
         if may_refuse && !is_first {
             if !client.has_request_quota(self.exchange.unanswered()) {

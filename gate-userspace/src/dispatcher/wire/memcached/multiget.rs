@@ -83,6 +83,8 @@ pub(crate) enum Expected {
 impl Link for Multiget {
     type Request = Request;
     type Expect = Expected;
+    /// False: a merged get is known by its key and its place in a multiget.
+    const REPEATS: bool = false;
 
     #[inline]
     fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Expected {
