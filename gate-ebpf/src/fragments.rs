@@ -10,7 +10,7 @@ use crate::context::{Scratch, control};
 use crate::maps::{self, read_once};
 use crate::parse::frame::{self, Frame, Kind};
 use crate::plan::find_v6;
-use crate::verdict::is_shadowed;
+use crate::shadow::is_shadowed;
 
 /// Checks a packet that may not show its ports. `Ok` if it does: it is processed further.
 ///

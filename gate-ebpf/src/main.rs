@@ -70,6 +70,7 @@ mod parse;
 mod plan;
 mod reply;
 mod sample;
+mod shadow;
 #[cfg(feature = "trace")]
 mod trace;
 mod verdict;

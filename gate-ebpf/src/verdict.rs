@@ -2,20 +2,20 @@
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{
-    Control, Event, Exit, Protocol, Reason, TcpAction, TracedReply, bank_of, draw, service_flags,
-    tenant_flags, view_flags,
+    Control, Event, Exit, Protocol, Reason, TcpAction, TracedReply, bank_of, service_flags, tenant_flags,
+    view_flags,
 };
-use gate_common::units::Fraction;
 
 use crate::connection::{self, Connection};
 use crate::context::{PacketContext, Scratch, control, cpu_scratch};
 use crate::maps::{self, read_once, write_once};
 use crate::parse::buffers::Buffers;
-use crate::parse::frame::{self, HeaderPeek, Kind, UDP};
+use crate::parse::frame::{HeaderPeek, Kind, UDP};
 use crate::parse::memcached::{self, Commands};
 use crate::parse::transport::Payload;
 use crate::parse::{Packet, Reader, first_line};
 use crate::sample::Verdict;
+use crate::shadow::is_shadowed;
 use crate::{buckets, counters, fragments, key_buckets, mark, reply, sample};
 
 /// Processes a packet, and returns its exit. [`Exit::RefusedReplied`]: the packet already holds the reply.
@@ -447,16 +447,4 @@ fn ports_entry(transport: u8, port: u16) -> Option<*const u32> {
         let table = if transport == UDP { &raw const (*ports).udp } else { &raw const (*ports).tcp };
         Some(table.cast::<u32>().add(port.into()))
     }
-}
-
-/// True if this source's refusals are only counted.
-#[inline(always)]
-pub(crate) fn is_shadowed(flags: u32, enforce: u32, source: [u64; 2]) -> bool {
-    flags & view_flags::SHADOW != 0 || enforce < Fraction::ONE.steps() && is_outside_share(enforce, source)
-}
-
-/// True if a share of sources does not include this one.
-#[inline(never)]
-fn is_outside_share(share: u32, source: [u64; 2]) -> bool {
-    !Fraction::from_steps(share).covers(draw::of_source(&frame::bytes(source)))
 }

@@ -258,8 +258,8 @@ fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<Ex
 
 fn reset(name: &str, why: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
     let address = owner.address_for(name)?;
-    let who = format!("uid {}", nix::unistd::getuid());
-    let left_before = show::reset(&address, owner.certificates.read()?, name, (&who, why))?;
+    let operator = format!("uid {}", nix::unistd::getuid());
+    let left_before = show::reset(&address, owner.certificates.read()?, name, (&operator, why))?;
     die_of_closed_pipes();
     let Some(left_before) = left_before else {
         anyhow::bail!("the owner at {address} has no account of {name:?}");

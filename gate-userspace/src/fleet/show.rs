@@ -95,7 +95,7 @@ pub fn ask(owner: &str, tls: Option<ClientTlsConfig>, prefix: &str, limit: u32) 
     Ok(reply.into())
 }
 
-/// Fills the bucket of one account, which `who` asks for and `why`. Returns what was in it, in request units, below zero in debt; `None` if there is
+/// Fills the bucket of one account, which `operator` asks for and `why`. Returns what was in it, in request units, below zero in debt; `None` if there is
 /// no such account.
 ///
 /// # Errors
@@ -105,9 +105,9 @@ pub fn reset(
     owner: &str,
     tls: Option<ClientTlsConfig>,
     name: &str,
-    (who, why): (&str, &str),
+    (operator, why): (&str, &str),
 ) -> Result<Option<f64>, Error> {
-    let request = ResetRequest { name: name.to_owned(), who: who.to_owned(), why: why.to_owned() };
+    let request = ResetRequest { name: name.to_owned(), operator: operator.to_owned(), why: why.to_owned() };
     let ResetReply { is_known, level } = call(owner, tls, async |mut client| client.reset(request).await)?;
     Ok(is_known.then_some(level as f64 / 1e3))
 }

@@ -60,6 +60,14 @@ pub(super) enum Origin {
     Request,
 }
 
+impl Entry {
+    /// Has its bucket be full, with these limits, and as nothing was set of it. What it has given out is still to be read.
+    pub(super) const fn begin_anew(&mut self, limits: Limits) {
+        self.bucket = Bucket::full(limits);
+        self.is_first = true;
+    }
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Shard {

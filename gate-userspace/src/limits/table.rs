@@ -176,6 +176,14 @@ impl Table {
         self.shard(name).set_left(name, left, now);
     }
 
+    /// Has a name's bucket be as when it was made.
+    pub fn begin_anew(&self, name: &Name) {
+        let first = self.first_limits(&self.rules(), name);
+        if let Some(((_, limits), entry)) = first.zip(self.shard(name).get(name)) {
+            entry.begin_anew(limits);
+        }
+    }
+
     /// From now on a name's bucket is one of so many parts of its limits, until its share is set.
     pub fn divide_first(&self, parts: u32, now: Nanos) {
         if self.first_of.swap(parts.max(1), Ordering::Relaxed) != parts.max(1) {

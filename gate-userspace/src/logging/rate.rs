@@ -1,7 +1,7 @@
 //! The lines that a place in the code may log: a bucket of lines for each, and one for all dependencies together.
 //!
-//! A condition that lasts is logged once a minute by whoever logs it. This is the bound where that was forgotten, or where a peer has found
-//! a line that a dependency logs. It is for lines up to `info`: `debug` and `trace` are asked for.
+//! A condition that lasts is logged once a minute by whoever logs it. This is the bound where that was forgotten, or where
+//! a peer has found a line that a dependency logs. It is for lines up to `info`: `debug` and `trace` are asked for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

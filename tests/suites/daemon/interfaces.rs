@@ -355,7 +355,10 @@ fn where_the_program_is_gone_it_is_said_and_attached_again() -> Result<()> {
     ip(site.net.server.command("ip"), &again)?;
     gate.wait_for("attached again", PATIENCE)?;
     ensure!(program(&site, SECOND)?.is_some() && program(&site, SERVER_INTERFACE)? == first);
-    ensure!(status()?["interface"] == "gate0, gate1" && status()?["vanished"] == json!([]));
+    wait_until("the status says so", || {
+        let shown = status()?;
+        Ok(shown["interface"] == "gate0, gate1" && shown["vanished"] == json!([]))
+    })?;
 
     // Without a daemon the kernel is asked as well.
     gate.signal(Signal::SIGKILL)?;

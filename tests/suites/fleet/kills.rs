@@ -99,8 +99,9 @@ impl Fleet {
         let [greedy, polite] = ["greedy", "polite"].map(|prefix| names(prefix, 1).remove(0));
         let debtors = names("debtor", kills);
         let etcd = Etcd::start()?;
-        let limit =
-            |name: &str, quota: f64| format!("[[limit]]\nname = {name:?}\nquota = \"{quota} RU/s\"\n");
+        let limit = |name: &str, quota: f64| {
+            format!("[[limit]]\nname = {name:?}\nquota = \"{quota} RU/s\"\nmax_debt = \"1h\"\n")
+        };
         let of_debtors: String = debtors.iter().map(|name| limit(name, DEBTORS_LIMIT)).collect();
         etcd.apply(&(limit(&greedy, LIMIT) + &limit(&polite, LIMIT) + &of_debtors))?;
         let register = |address| Owner::register_at(address, &etcd);

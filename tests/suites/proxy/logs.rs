@@ -75,7 +75,7 @@ fn frames_of_http_2_fill_no_log() -> Result<()> {
     const ACKNOWLEDGEMENTS: usize = 20_000;
     let origin = HttpServer::start(|_| Some(whole(200, "", b"ok")))?;
     let mut gate = Listening::gate("http", origin.address, "", EVERYONE)?;
-    let ask = |gate: &Listening| gate.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n\r\n");
+    let ask = |gate: &Listening| gate.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\r\n\r\nok");
     ask(&gate)?;
     let mut client: TcpStream = gate.connect()?;
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")?;

@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 153] = [
+const ORDER: [&str; 157] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -22,6 +22,7 @@ const ORDER: [&str; 153] = [
     "pipeline/decode.rs",
     "pipeline/dedicated.rs",
     "pipeline/dedicated_requests/admission.rs",
+    "pipeline/dedicated_requests/memory.rs",
     "pipeline/dedicated_requests.rs",
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",
@@ -52,11 +53,13 @@ const ORDER: [&str; 153] = [
     "http/processed/download.rs",
     "http/processed/work.rs",
     "http/processed/upstream_body.rs",
+    "http/cached/sharing.rs",
     "http/cached/mod.rs",
     "http/cached/fetch.rs",
     "http/cached/serve.rs",
     "http/cached/range.rs",
     "http/cached/asked.rs",
+    "http/cached/codings.rs",
     "http/forward.rs",
     "http/admitted.rs",
     "http/identity.rs",
@@ -70,6 +73,7 @@ const ORDER: [&str; 153] = [
     "http/store.rs",
     "http/meter.rs",
     "http/connection.rs",
+    "http/unread.rs",
     "http/claims.rs",
     "http/head.rs",
     "http/mod.rs",

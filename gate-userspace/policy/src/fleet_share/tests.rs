@@ -81,7 +81,7 @@ fn gates_are_never_granted_more_than_all() {
 }
 
 #[test]
-fn an_exaggerating_gate_has_an_equal_part_and_none_once_it_left() {
+fn a_gate_that_exaggerates_has_an_equal_part_at_most() {
     let mut shares = held_back();
     let honest = |shares: &mut FleetShares, millis| {
         for (gate, refused) in [(0, 300), (1, 200), (2, 100)] {

@@ -41,11 +41,12 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         LimitsIn::Etcd(urls) => (Rules::default(), Some(Members::new(urls, shown.to_etcd.subscribe()))),
     };
     let accounts = Arc::new(Accounts::new(rules, most, threads, Arc::clone(&counters)));
+    let allowed = descriptors::provide(u64::from(config.max_connections) + OWN_DESCRIPTORS);
+    let for_gates = allowed.saturating_sub(OWN_DESCRIPTORS).max(allowed / 2);
     let bounds = Bounds {
-        all: config.max_connections as usize,
+        all: u64::from(config.max_connections).min(for_gates) as usize,
         per_source: config.max_connections_per_source as usize,
     };
-    descriptors::provide(u64::from(config.max_connections) + OWN_DESCRIPTORS);
     let listener = TcpListener::bind(config.listen)
         .with_context(|| format!("cannot listen at {}: is another owner running?", config.listen))?;
     let metrics = config.metrics.map(listen_to_scrapes).transpose()?;

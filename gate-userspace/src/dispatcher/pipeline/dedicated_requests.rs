@@ -39,6 +39,7 @@ use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
 use crate::protocol::{Refusal, Step};
 
 mod admission;
+mod memory;
 
 /// The requests of a client with a dedicated connection.
 pub(super) struct DedicatedRequests<'a, W: Wire> {
@@ -443,19 +444,5 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         client.has_progress.set(true);
         self.update_memory();
         if len > 0 { Ok(()) } else { Err(CloseCause::ClientLeft) }
-    }
-
-    /// Gives back memory that nothing is in.
-    fn release(&mut self) {
-        self.out.release();
-        self.exchange.outstanding.borrow_mut().release();
-        self.update_memory();
-    }
-
-    /// Updates the memory that the client holds.
-    fn update_memory(&self) {
-        self.client.other_bytes.set(self.out.memory() + self.exchange.outstanding.borrow().memory());
-        self.client.update_memory(&self.client.conversation.borrow());
-        self.service.close_clients_over_budget();
     }
 }

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
-use self::first::Left;
 use super::grant::{Grant, scaled};
 use super::link::{Entry, Handover, Link, Unfit};
 use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, value};
@@ -108,6 +107,15 @@ struct LastAnswer {
     limit: Option<Limit>,
     limited: Option<Limited>,
     left: Left,
+}
+
+/// The knowledge of what is left at the owner, of a limit with a long burst.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    /// True if the owner has said something that has not been looked at.
+    is_new: bool,
+    /// In thousandths of a request unit; `None` where gates are held back, or the burst is short.
+    known: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -267,7 +275,7 @@ impl Book {
             return (self.settings.on_lost == OnLost::Share).then_some(part);
         }
         let Some(limited) = line.answer.limited else {
-            return Some(self.aged(line, whole).unwrap_or(whole));
+            return Some(self.part_of_left(line, whole).unwrap_or(whole));
         };
         let reject_for = limited.reject_until.saturating_sub(now);
         Some(Grant { reject_for, ..whole.part(limited.per_sec, limited.burst) })
@@ -419,7 +427,7 @@ impl Book {
                 reject_until: reject_until(full_at, burst),
             });
             line.full_at = full_at;
-            line.answer.left = Left::Said(now);
+            line.answer.left.is_new = true;
         }
         let reserving = entries.iter().filter(|entry| entry.wanted.is_some()).map(|entry| entry.line);
         self.follow_reserved(owner, reserving, answer);

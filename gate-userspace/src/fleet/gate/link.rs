@@ -41,7 +41,7 @@ pub(super) struct Link {
     answered: Option<Nanos>,
     gates: u32,
     /// As the owner was told.
-    told: Handover,
+    announced: Handover,
 }
 
 /// The part of a process in a change from one process of its gate to the next.
@@ -76,13 +76,13 @@ impl Link {
             reported: now,
             answered: None,
             gates,
-            told: Handover::default(),
+            announced: Handover::default(),
         }
     }
 
     /// The first words on a stream.
     pub(super) fn hello(&mut self, gate: &str, interval: Nanos, handover: Handover) -> Report {
-        self.told = handover;
+        self.announced = handover;
         let hello = Hello {
             version: VERSION,
             gate: gate.to_owned(),
@@ -95,8 +95,8 @@ impl Link {
     }
 
     /// True if the owner was told so in the first words.
-    pub(super) fn was_told(&self, handover: Handover) -> bool {
-        self.told == handover
+    pub(super) fn has_announced(&self, handover: Handover) -> bool {
+        self.announced == handover
     }
 
     /// True if the session goes on after the owner's first words. If not, [`Link::restart`].

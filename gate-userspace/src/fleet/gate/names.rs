@@ -89,7 +89,12 @@ impl SharedNames {
             if let Some(left) = left {
                 self.table.set_left(name, left, now.monotonic);
             }
-            !book.release(shared.line, now.gate)
+            let is_released = book.release(shared.line, now.gate);
+            if is_released {
+                // It is full wherever it is known.
+                self.table.begin_anew(name);
+            }
+            !is_released
         });
     }
 }

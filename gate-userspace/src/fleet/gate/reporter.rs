@@ -236,7 +236,7 @@ impl Connection {
                 if self.book().renew(self.owner, clock::entropy) {
                     return Ended::Worn;
                 }
-                if !self.book().is_told(self.owner) {
+                if !self.book().has_announced(self.owner) {
                     return Ended::Drains;
                 }
                 let report = self.book().report(self.owner, self.shared.now());

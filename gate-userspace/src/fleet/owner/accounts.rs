@@ -75,7 +75,7 @@ pub struct State {
     pub limits: Option<Limits>,
     /// The generation of rules since which there have been limits.
     limited_since: u64,
-    /// The amount that gates may still give back: their charges, up to a full bucket and its deepest debt.
+    /// The amount that gates may still give back: what they have charged, up to a full bucket and its deepest debt.
     returnable: u64,
     /// Charged in all, in thousandths of a request unit.
     pub charged: u64,

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn gates_that_left_are_forgotten_and_their_last_reports_later() {
+    fn who_has_left_is_forgotten_in_time() {
         let gates = Gates::default();
         let leave = |id| {
             let mut session = gates.take(at(0), comer(id, false)).unwrap();

@@ -16,7 +16,7 @@ pub(super) struct Room {
 
 /// The part of the room that one session has. It is given back when this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Footprint {
     /// `None` while it has nothing.
     room: Option<Arc<Room>>,
     bytes: usize,
@@ -39,7 +39,7 @@ impl Room {
     }
 }
 
-impl Held {
+impl Footprint {
     /// Takes so many bytes more. False if there is no room for them; then nothing has changed.
     pub(super) fn grow(&mut self, room: &Arc<Room>, bytes: usize) -> bool {
         let own = self.bytes.saturating_add(bytes);
@@ -65,7 +65,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Footprint {
     fn drop(&mut self) {
         self.shrink(self.bytes);
     }
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn who_takes_most_is_refused_and_leaves_room_to_others() {
         let room = Room::new(1_000);
-        let mut greedy = Held::default();
-        let mut modest = Held::default();
+        let mut greedy = Footprint::default();
+        let mut modest = Footprint::default();
         let taken = (0..1_000).filter(|_| greedy.grow(&room, 1)).count();
         assert_eq!((taken, room.used()), (750, 750));
         let taken = (0..1_000).filter(|_| modest.grow(&room, 1)).count();

@@ -194,8 +194,8 @@ impl Owner {
         if !peer.is_local {
             return Err(Status::permission_denied("an account is reset from the owner's own machine only"));
         }
-        let ResetRequest { name, who, why } = request;
-        if [who, why].into_iter().any(|text| !(1..=MOST_NAME).contains(&text.len())) {
+        let ResetRequest { name, operator, why } = request;
+        if [operator, why].into_iter().any(|text| !(1..=MOST_NAME).contains(&text.len())) {
             return Err(Status::invalid_argument(
                 "it takes who asks for it and why, in at most 256 bytes each",
             ));
@@ -205,7 +205,7 @@ impl Owner {
         let Some(account) = self.accounts.find(&name) else { return Ok(ResetReply::default()) };
         let level = account.lock().reset(clock::monotonic());
         self.counters.count(Event::Reset);
-        tracing::warn!(limit = name.as_str(), left = level, ?who, ?why, peer = %peer.address, "an account was reset");
+        tracing::warn!(limit = name.as_str(), left = level, ?operator, ?why, peer = %peer.address, "an account was reset");
         Ok(ResetReply { is_known: true, level })
     }
 }

@@ -6,7 +6,7 @@ use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
 use super::accounts::{Account, Accounts, Without, per_sec};
 use super::counters::{Counters, Event};
-use super::room::Held;
+use super::room::Footprint;
 use crate::fleet::wire::{
     Answer, Introduction, Limit, MOST_ENTRIES, Report, Reservation, Reserved, column, fits, unpack, value,
 };
@@ -31,11 +31,11 @@ pub struct Session {
     /// The rules that the gate is told its limits by.
     rules: u64,
     /// The handles that it has been told the limits of, and those before the last answer, which may come again.
-    told: usize,
-    told_before: usize,
+    page: usize,
+    page_before: usize,
     /// When names are looked for once more for which there was no room; `None` if there are none.
     room_at: Option<Nanos>,
-    held: Held,
+    footprint: Footprint,
 }
 
 /// The meaning of a handle.
@@ -126,10 +126,10 @@ impl Session {
             interval,
             handles: Vec::new(),
             rules: 0,
-            told: 0,
-            told_before: 0,
+            page: 0,
+            page_before: 0,
             room_at: None,
-            held: Held::default(),
+            footprint: Footprint::default(),
         }
     }
 
@@ -194,20 +194,20 @@ impl Session {
         answer.reserved = reserved.collect();
         answer.without_limits = !generation.is_known;
         if generation.is_known {
-            answer.limits = self.tell(is_new);
+            answer.limits = self.limits_page(is_new);
         }
         Ok(answer)
     }
 
     /// The limits that the gate has not been told yet, a page at a time; for a report that came again the page that its answer had.
-    fn tell(&mut self, is_new: bool) -> Vec<Limit> {
-        let from = if is_new { self.told } else { self.told_before };
+    fn limits_page(&mut self, is_new: bool) -> Vec<Limit> {
+        let from = if is_new { self.page } else { self.page_before };
         let to = self.handles.len().min(from + MOST_LIMITS);
-        (self.told_before, self.told) = (from, to);
+        (self.page_before, self.page) = (from, to);
         (from as u32..to as u32).map(|handle| self.limit(handle)).collect()
     }
 
-    /// The amounts used and given back that a report has for one of its handles.
+    /// The amounts that a report has for one of its handles: what was used, and what was given back.
     fn used(&self, report: &Report, place: usize) -> (Used, u64) {
         let amount = |column| value(column, place).saturating_mul(report.unit.max(1));
         let within = Nanos(report.within_us.saturating_mul(1_000));
@@ -263,7 +263,7 @@ impl Session {
         now: Nanos,
         (names, introductions): (&[Name], &[Introduction]),
     ) -> Result<(), Fault> {
-        if !self.held.grow(accounts.room(), names.len() * UNKNOWN_BYTES) {
+        if !self.footprint.grow(accounts.room(), names.len() * UNKNOWN_BYTES) {
             return Err(Fault::Memory);
         }
         for (name, introduction) in names.iter().zip(introductions) {
@@ -280,17 +280,17 @@ impl Session {
     /// The handle of a name, which takes more room than one that means nothing.
     fn find(&mut self, accounts: &Accounts, now: Nanos, name: &Name) -> Handle {
         let room = accounts.room();
-        if self.held.grow(room, HANDLE_BYTES) {
+        if self.footprint.grow(room, HANDLE_BYTES) {
             match accounts.account(now, name) {
                 Ok(account) => return Handle::Account(account),
                 Err(Without::Rule) => {}
                 Err(Without::Room) => drop(self.room_at.get_or_insert(now.saturating_add(LOOK_FOR_ROOM))),
             }
-            self.held.shrink(HANDLE_BYTES);
+            self.footprint.shrink(HANDLE_BYTES);
         } else {
             accounts.refuse_for_room();
         }
-        if self.held.grow(room, NAME_BYTES + name.as_str().len()) {
+        if self.footprint.grow(room, NAME_BYTES + name.as_str().len()) {
             Handle::Without(name.clone())
         } else {
             Handle::Unknown
@@ -322,12 +322,12 @@ impl Session {
             for place in 0..self.handles.len() {
                 let Handle::Without(name) = &self.handles[place] else { continue };
                 let name = name.clone();
-                self.held.shrink(NAME_BYTES + name.as_str().len());
+                self.footprint.shrink(NAME_BYTES + name.as_str().len());
                 self.handles[place] = self.find(accounts, now, &name);
                 has_found |= self.handles[place].account().is_some();
             }
             if has_found {
-                (self.told, self.told_before) = (0, 0);
+                (self.page, self.page_before) = (0, 0);
             }
         }
         Ok(())

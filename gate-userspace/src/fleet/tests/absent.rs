@@ -140,7 +140,7 @@ fn limits_that_change_are_told_in_pages_that_fit() {
     let limits = Limits::new(2 * LIMIT, BURST.0);
     other.add(Rule { pattern: Pattern::parse("shop/user=*").unwrap(), limits }).unwrap();
     owner.accounts.follow(now, other);
-    let mut told = 0;
+    let mut listed = 0;
     for _ in 0..3 {
         now = now.saturating_add(TICK);
         let report = book.report(0, now).unwrap();
@@ -148,10 +148,10 @@ fn limits_that_change_are_told_in_pages_that_fit() {
         // The answer is lost: it comes again with the same page.
         assert_eq!(owner.take(now, &report).unwrap().limits, answer.limits);
         assert!(answer.encoded_len() < MAX_MESSAGE);
-        told += answer.limits.len() as u64;
+        listed += answer.limits.len() as u64;
         book.answer(0, now, &answer).unwrap();
     }
-    assert_eq!(told, NAMES);
+    assert_eq!(listed, NAMES);
     for user in [0, NAMES - 1] {
         let line = book.line(&name(&format!("shop/user={user}")));
         assert_eq!(book.grant(line, now).map(|grant| grant.per_sec), Some(2 * LIMIT));

@@ -191,9 +191,9 @@ pub struct ResetRequest {
     /// The whole name of the limit.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Who asks for it, and why: both for the owner's log.
+    /// The one who asks for it, and the reason: both for the owner's log.
     #[prost(string, tag = "2")]
-    pub who: ::prost::alloc::string::String,
+    pub operator: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub why: ::prost::alloc::string::String,
 }
@@ -203,7 +203,7 @@ pub struct ResetReply {
     /// False if there is no such account.
     #[prost(bool, tag = "1")]
     pub is_known: bool,
-    /// What was in the bucket, below zero in debt.
+    /// The content of the bucket before, below zero in debt.
     #[prost(sint64, tag = "2")]
     pub level: i64,
 }

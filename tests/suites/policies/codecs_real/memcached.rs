@@ -418,7 +418,7 @@ fn no_value_is_read_as_a_command_whatever_its_line_says() {
                 Step::Fault { .. } | Step::Skip { .. } | Step::Body { .. } => {}
             }
         }
-        pair.decoded.send(b"md inj q\r\n").unwrap();
+        pair.decoded.send(b"delete inj noreply\r\n").unwrap();
         pair.nothing_is_left().unwrap_or_else(|error| panic!("{line:?}: {error:?}"));
     }
     assert!(forwarded > rounds / 50, "{forwarded} of {rounds} storage lines were sound");

@@ -10,7 +10,8 @@ pub(super) fn normalised(field: &HeaderValue) -> HeaderValue {
     let text = field.to_str().unwrap_or_default().to_ascii_lowercase();
     let mut taken = [false; KNOWN.len()];
     let mut refused = [false; KNOWN.len()];
-    let (mut others, mut identity) = (None, None);
+    let mut others = None;
+    let mut identity = None;
     for item in text.split(',') {
         let mut parts = item.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default();

@@ -5,28 +5,15 @@
 //! knows what the others took.
 //!
 //! **Rule.** A new name starts at a part of gate's own limits, one for each gate. Of a limit whose burst takes [`LONG`] or longer each answer says
-//! what there is to be given out here: what is left at the owner, or this gate's part of that. [`FRESH`] later others may have taken it: then it is
-//! a part again, one for each gate, until the next answer. A request that is dearer than that passes all the same, if as much was left.
+//! what there is to be given out here until the next one: this gate's part of what is left at the owner, one for each gate where nobody is held
+//! back. A request that is dearer than that passes all the same, if as much was left. Who gives out anything has another answer within two ticks, so
+//! that all is given out where one gate alone is asked for it.
 
 use gate_common::units::{MilliRu, Nanos};
 
 use super::{Book, Line, OnLost};
 use crate::fleet::gate::grant::{Grant, scaled};
 use crate::fleet::gate::link::Link;
-
-/// The amount left at the owner of a limit with a long burst, as far as it is known.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Left {
-    /// Nothing new.
-    #[default]
-    Old,
-    /// The owner has said something at this time.
-    Said(Nanos),
-    /// That was looked at.
-    Seen(Nanos),
-    /// Too old to be given out whole; the amount that was left, in thousandths of a request unit.
-    Aged(u64),
-}
 
 impl Book {
     /// How many gates share limits, as owners said last; 1 while none has said anything.
@@ -44,32 +31,26 @@ impl Book {
         line.answer.is_known || is_lost && self.settings.on_lost == OnLost::Local
     }
 
-    /// The amount of a limit left to give out here, in thousandths of a request unit, if it has changed.
+    /// The amount that is left to give out here of a limit, if that is to be changed: in thousandths of a request unit.
     pub fn take_left(&mut self, line: u32, now: Nanos) -> Option<u64> {
         let gates = u64::from(self.gates());
         // What is under way to the owner is not in what it said last.
         let line = self.lines.get_mut(line as usize).filter(|line| line.unanswered == 0)?;
-        let is_aged = match line.answer.left {
-            Left::Said(_) => false,
-            Left::Seen(at) if now > at.saturating_add(FRESH) => true,
-            Left::Seen(_) | Left::Aged(_) | Left::Old => return None,
-        };
+        if !std::mem::take(&mut line.answer.left.is_new) {
+            return None;
+        }
         // What was charged since the report is not known to the owner.
         let left = line.left(now).map(|left| left.saturating_sub(line.charged));
-        line.answer.left = match (line.answer.left, left) {
-            (_, None) => Left::Old,
-            (Left::Said(at), Some(_)) => Left::Seen(at),
-            (_, Some(left)) => Left::Aged(left),
-        };
-        left.map(|left| if is_aged { one_of(left, gates) } else { left })
+        let is_whole = line.answer.limited.is_none();
+        line.answer.left.known = left.filter(|_| is_whole);
+        left.map(|left| if is_whole { one_of(left, gates) } else { left })
     }
 
-    /// The grant of a limit that an owner said too long ago is whole; `None` of any other.
-    pub(super) fn aged(&self, line: &Line, whole: Grant) -> Option<Grant> {
-        let Left::Aged(left) = line.answer.left else { return None };
-        let gates = u64::from(self.gates());
-        let burst = one_of(left, gates);
-        Some(Grant { per_sec: (whole.per_sec / gates).max(1), burst, max_debt: left - burst, ..whole })
+    /// The grant of a limit with a long burst that nobody is held back from: a part of what was left of the whole; `None` of any other.
+    pub(super) fn part_of_left(&self, line: &Line, whole: Grant) -> Option<Grant> {
+        let left = line.answer.left.known?;
+        let burst = one_of(left, u64::from(self.gates()));
+        Some(Grant { burst, max_debt: left - burst, ..whole })
     }
 }
 
@@ -79,7 +60,7 @@ fn one_of(left: u64, parts: u64) -> u64 {
 }
 
 impl Line {
-    /// The amount that the owner's last answer leaves to give out here, for a limit with a long burst.
+    /// The amount that the owner's last answer leaves to give out here, of a limit with a long burst.
     pub(super) fn left(&self, now: Nanos) -> Option<u64> {
         let limit = self.answer.limit?;
         let burst = Nanos::from_micros(limit.burst_us);
@@ -96,7 +77,5 @@ impl Line {
     }
 }
 
-/// How long an owner's word of what is left is taken for whole: a gate that gives anything out has another one within a few ticks.
-const FRESH: Nanos = Nanos::from_secs(1);
 /// A burst that takes many intervals to come in again. One of a few is spent and paid within the time of a few answers.
 const LONG: Nanos = Nanos::from_secs(1);

@@ -15,7 +15,7 @@ impl Book {
 
     /// True if an owner was told of all that it has to know of a stream from its beginning.
     #[must_use]
-    pub fn is_told(&self, owner: usize) -> bool {
-        self.links.get(&owner).is_none_or(|link| link.was_told(self.handover))
+    pub fn has_announced(&self, owner: usize) -> bool {
+        self.links.get(&owner).is_none_or(|link| link.has_announced(self.handover))
     }
 }
