@@ -193,7 +193,7 @@ proptest! {
             for (gate, demand) in (0..).zip(&demands) {
                 let refused = demand * 1_000;
                 shares.report(gate, at(millis), Used { within: Nanos::from_secs(1), charged: 0, refused });
-                shares.share(gate, at(millis));
+                let _ = shares.share(gate, at(millis));
             }
         }
         let granted: Vec<f64> =

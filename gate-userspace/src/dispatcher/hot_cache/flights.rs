@@ -81,11 +81,14 @@ pub(crate) enum Completion {
 /// A note, and which flight it is about.
 pub(crate) type MailboxMessage = (Arc<Flight>, Completion);
 
+/// Flights by the hash of the key and the tier.
+type Shard = HashMap<(u64, Tier), Arc<Flight>, FixedState>;
+
 /// The flights of one service, for all its threads.
 #[derive(Debug)]
 pub(crate) struct Flights {
     hasher: FixedState,
-    shards: [Mutex<HashMap<(u64, Tier), Arc<Flight>, FixedState>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     mailboxes: Vec<UnboundedSender<MailboxMessage>>,
     unread: Mutex<Vec<Option<UnboundedReceiver<MailboxMessage>>>>,
 }

@@ -91,6 +91,9 @@ impl SharedHotCache {
     }
 }
 
+/// Followers of flights, by the hash of the key and the tier.
+type Following<W, C> = HashMap<(u64, Tier), Followers<W, C>, foldhash::fast::RandomState>;
+
 /// One thread's hot keys of one service.
 #[derive(Debug)]
 pub(crate) struct HotCache<W: Cacheable, C> {
@@ -108,7 +111,7 @@ pub(crate) struct HotCache<W: Cacheable, C> {
     cache: RefCell<Cache>,
     flights: Arc<Flights>,
     /// This thread's followers, by the number of what they asked and the tier of their flight; never of two flights.
-    following: RefCell<HashMap<(u64, Tier), Followers<W, C>, foldhash::fast::RandomState>>,
+    following: RefCell<Following<W, C>>,
 }
 
 /// The result of a look-up without effect.

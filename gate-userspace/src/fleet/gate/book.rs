@@ -151,6 +151,7 @@ pub struct KnownOwner {
 
 /// How a session goes on.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one lives at a time, for each new connection to an owner")]
 pub enum Resumed {
     /// As before; with the report that was not answered, to be sent again.
     Known(Option<Report>),
