@@ -52,8 +52,10 @@ fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
     let grant = |per_sec, burst| Grant { per_sec, burst, max_debt: 200_000, reject_for: Nanos::ZERO };
     let quota = Limits::new(1_000_000, BURST);
     for (grant, expected) in [
-        (grant(2_000_000, 1_000), quota),
-        (grant(1_000_000, 1_000), quota),
+        (grant(2_000_000, 100_000), quota),
+        (grant(1_000_000, 200_000), quota),
+        // A smaller burst holds at the quota's own rate as well.
+        (grant(2_000_000, 1_000), Limits { max_debt_ns: 2 * BURST, ..Limits::new(1_000_000, BURST / 100) }),
         // A quarter of the rate takes four times as long for the same burst and debt.
         (grant(250_000, 100_000), Limits { max_debt_ns: 8 * BURST, ..Limits::new(250_000, 4 * BURST) }),
         (grant(250_000, 25_000), Limits { max_debt_ns: 8 * BURST, ..Limits::new(250_000, BURST) }),
