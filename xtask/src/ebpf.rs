@@ -1,9 +1,10 @@
 //! Building the eBPF object.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use nix::fcntl::{Flock, FlockArg};
 use object::{build, elf, write};
 
 use crate::setup::Toolchain;
@@ -17,10 +18,11 @@ use crate::{calls, paths, sh};
 /// If one does not build, or calls a byte loop of the compiler's.
 pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     let directory = paths::target().join("ebpf-build");
+    let _lock = lock(&directory)?;
     let variants = [(&["--features", "trace"][..], paths::trace_object()), (&[], paths::object())];
     for (arguments, object) in variants {
         // Cargo puts all variants in the same place: each is taken from there before the next is built.
-        let built = compile_with(toolchain, paths::workspace(), &directory, arguments)?;
+        let built = compile(toolchain, &directory, arguments)?;
         let program = read(&built.join("gate-ebpf"))?;
         calls::check(&program)?;
         place(&without_debug_sections(&program)?, &object)?;
@@ -29,26 +31,22 @@ pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     Ok(paths::object())
 }
 
-/// Builds the objects of a `workspace` into a target `directory`; returns where in there they lie.
-///
-/// # Errors
-///
-/// If they do not build.
-pub fn compile(toolchain: &Toolchain, workspace: &Path, directory: &Path) -> Result<PathBuf> {
-    compile_with(toolchain, workspace, directory, &[])
+/// Keeps others from building a variant where this process is about to take another from.
+fn lock(directory: &Path) -> Result<Flock<File>> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    let path = directory.join("variants.lock");
+    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let locked = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error);
+    locked.with_context(|| format!("cannot lock {}", path.display()))
 }
 
-fn compile_with(
-    toolchain: &Toolchain,
-    workspace: &Path,
-    directory: &Path,
-    arguments: &[&str],
-) -> Result<PathBuf> {
+/// Builds a variant into a target `directory`; returns where in there its objects lie.
+fn compile(toolchain: &Toolchain, directory: &Path, arguments: &[&str]) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo_build();
     cargo.args(["--quiet", "--release", "--package", "gate-ebpf"]).args(arguments);
     cargo.arg("--target-dir").arg(directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(workspace);
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
     // The verifier refuses the program unless it is optimised as a whole, whatever the environment asks of other builds.
     for (setting, value) in [("OPT_LEVEL", "3"), ("CODEGEN_UNITS", "16"), ("INCREMENTAL", "false")] {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);

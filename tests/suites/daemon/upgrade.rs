@@ -98,7 +98,7 @@ fn counts_of_a_draining_gate_go_over_to_larger_maps() -> Result<()> {
         site.configure(&config(store.address, 500))?;
         let mut second = site.launch(&["--takeover"])?;
         second.wait_for("larger ones took their place", PATIENCE)?;
-        first.wait_for("accepts no more", PATIENCE)?;
+        first.wait_for("no new connections", PATIENCE)?;
         let mut other = connect()?;
         for _ in 0..50 {
             check(&mut client, "get none\r\n", "END\r\n")?;
