@@ -1,6 +1,6 @@
 //! The gates that report, by name.
 //!
-//! **Lifetimes.** A gate that has left keeps what it was granted for [`RELEASE_AFTER`](super::session::RELEASE_AFTER) and its session, in which
+//! **Lifetimes.** A gate that has left keeps what it was granted for [`RELEASE_AFTER`] and its session, in which
 //! it may go on where it was, for [`SESSION_KEPT`], or until there is no room for the sessions of others. The debts that it left are the
 //! accounts'. Then the number of its last report alone is known, so that one that was not answered is not charged twice, and after
 //! [`FORGOTTEN_AFTER`] nothing.

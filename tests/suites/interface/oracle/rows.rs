@@ -54,8 +54,21 @@ const ROWS: &[Row] = &[
         change: |spec| spec.extensions = vec![padding(DESTINATION); 65],
         tenant: false,
     },
-    Row { name: "two fragments", tcp: false, v6: false, change: |spec| spec.cut(24), tenant: true },
-    Row { name: "two fragments of IPv6", tcp: false, v6: true, change: |spec| spec.cut(24), tenant: true },
+    Row { name: "two fragments", tcp: false, v6: false, change: |spec| cut_value(spec, 32), tenant: true },
+    Row {
+        name: "two fragments of IPv6",
+        tcp: false,
+        v6: true,
+        change: |spec| cut_value(spec, 32),
+        tenant: true,
+    },
+    Row {
+        name: "a command in two fragments",
+        tcp: false,
+        v6: false,
+        change: |spec| spec.cut(24),
+        tenant: false,
+    },
     Row {
         name: "two fragments of a segment",
         tcp: true,
@@ -68,7 +81,7 @@ const ROWS: &[Row] = &[
         tcp: false,
         v6: false,
         change: |spec| spec.cut(16),
-        tenant: true,
+        tenant: false,
     },
     Row {
         name: "fragments of 8 bytes, the first of which hides memcached's header",
@@ -99,7 +112,7 @@ const ROWS: &[Row] = &[
         tcp: false,
         v6: false,
         change: |spec| {
-            spec.cut(16);
+            cut_value(spec, 32);
             spec.fragments.reverse();
         },
         tenant: true,
@@ -109,7 +122,7 @@ const ROWS: &[Row] = &[
         tcp: false,
         v6: true,
         change: |spec| {
-            spec.cut(24);
+            cut_value(spec, 32);
             let first: Fragment = spec.fragments[0];
             spec.fragments.insert(0, first);
         },
@@ -122,7 +135,7 @@ const ROWS: &[Row] = &[
         change: |spec| {
             spec.extensions = vec![padding(DESTINATION)];
             spec.inner = vec![padding(DESTINATION)];
-            spec.cut(32);
+            cut_value(spec, 40);
         },
         tenant: true,
     },
@@ -148,6 +161,12 @@ const ROWS: &[Row] = &[
         tenant: false,
     },
 ];
+
+/// Makes it store a value, with the command whole in the first of two fragments.
+fn cut_value(spec: &mut Spec, first: usize) {
+    spec.payload = b"\0\x07\0\0\0\x01\0\0set a 0 0 8\r\nabcdefgh\r\n".to_vec();
+    spec.cut(first);
+}
 
 fn padding(kind: u8) -> (u8, Vec<u8>) {
     (kind, vec![0, 1, 4, 0, 0, 0, 0])
