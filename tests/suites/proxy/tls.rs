@@ -308,8 +308,8 @@ fn half_open_handshakes_take_no_more_than_their_slots() -> Result<()> {
     let store = Listening::embedded("memcached")?;
     let plain = address();
     let service = format!(
-        "max_unknown_clients = \"{SLOTS}\"\nunknown_timeout = \"3s\"\n{}\
-         [[service]]\nname = \"plain\"\nprotocol = \"memcached\"\nlisten = \"{plain}\"\nbackend = \"{}\"\n",
+        "max_clients = \"2000\"\nmax_unknown_clients = \"{SLOTS}\"\nunknown_timeout = \"10s\"\n{}\
+         [[service]]\nname = \"plain\"\nprotocol = \"memcached\"\nlisten = \"{plain}\"\nbackend = \"{}\"\nmax_clients = \"2000\"\n",
         tls(&of_gate),
         store.address
     );

@@ -225,6 +225,8 @@ fn fields_of_http2_that_would_be_several_in_http1_never_pass() -> Result<()> {
         let _ = stream.read_to_end(&mut said);
     }
     ensure!(client(&gate)?.ask("GET /echo", "")?.status == 200);
+    // nginx logs a request behind its answer.
+    wait_until("the last request is logged", || Ok(store.seen()?.contains("/echo")))?;
     let seen = store.seen()?;
     ensure!(seen == "GET /echo [-] [-]\n", "{seen}");
     Ok(())

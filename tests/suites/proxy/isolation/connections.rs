@@ -1,7 +1,7 @@
 //! Clients that take connections: unknown ones, one tenant's, idle ones, ones that are gone.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -134,18 +134,20 @@ fn idle_clients_stay_unless_configured_otherwise() -> Result<()> {
     Ok(())
 }
 
-/// Which timer the kernel runs for a connection between these ports, of the two ends the first.
-fn timer(local: u16, remote: u16) -> Result<u8> {
+/// The timer that the kernel runs for the connection from this end to the other.
+///
+/// Both with their addresses: other tests have connections between the same ports.
+fn timer(local: SocketAddr, remote: SocketAddr) -> Result<u8> {
     let table = std::fs::read_to_string("/proc/net/tcp")?;
-    let ends = |line: &str| -> Option<(u16, u16, u8)> {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        let port = |word: &str| u16::from_str_radix(word.rsplit_once(':')?.1, 16).ok();
-        let ports = (port(words.next()?)?, port(words.next()?)?);
-        let timer = words.nth(2)?.split_once(':')?.0.parse().ok()?;
-        Some((ports.0, ports.1, timer))
+    let shown = |end: SocketAddr| match end {
+        SocketAddr::V4(end) => format!("{:08X}:{:04X}", end.ip().to_bits().swap_bytes(), end.port()),
+        SocketAddr::V6(_) => String::new(),
     };
-    let found = table.lines().filter_map(ends).find(|&(from, to, _)| (from, to) == (local, remote));
-    Ok(found.context("there is no such connection")?.2)
+    let ends = [shown(local), shown(remote)];
+    let mut lines = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let found = lines.find(|words| words.get(1..3).is_some_and(|words| *words == ends));
+    let words = found.context("there is no such connection")?;
+    Ok(words.get(5).and_then(|word| word.split_once(':')).context("no timer")?.0.parse()?)
 }
 
 #[test]
@@ -158,15 +160,14 @@ fn the_kernel_looks_whether_the_other_ends_are_still_there() -> Result<()> {
     // A connection for this client alone.
     client.write_all(b"CLIENT ID\r\nSUBSCRIBE c\r\n")?;
     read_until(&mut client, b"\r\nc\r\n:1\r\n")?;
-    let port = client.local_addr()?.port();
-    wait_until("the client is not looked after", || Ok(timer(gate.address.port(), port)? == KEEPALIVE))?;
+    let end = client.local_addr()?;
+    wait_until("the client is not looked after", || Ok(timer(gate.address, end)? == KEEPALIVE))?;
     let list = String::from_utf8(store.ask(b"CLIENT LIST\r\nPING\r\n", b"+PONG\r\n")?)?;
     let ours = list.lines().filter(|line| line.contains("sub=1"));
-    let ports = ours
-        .filter_map(|line| line.split(" addr=").nth(1)?.split(' ').next()?.rsplit_once(':')?.1.parse().ok());
-    let ports: Vec<u16> = ports.collect();
-    let [port] = ports[..] else { bail!("{list}") };
-    wait_until("the store is not looked after", || Ok(timer(port, store.address.port())? == KEEPALIVE))
+    let ends = ours.filter_map(|line| line.split(" addr=").nth(1)?.split(' ').next()?.parse().ok());
+    let ends: Vec<SocketAddr> = ends.collect();
+    let [end] = ends[..] else { bail!("{list}") };
+    wait_until("the store is not looked after", || Ok(timer(end, store.address)? == KEEPALIVE))
 }
 
 /// The kernel enlarges a process' table of descriptors as needed, and a thread of gate that accepts a connection then serves
