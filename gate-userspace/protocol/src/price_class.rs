@@ -74,7 +74,7 @@ impl PriceClass {
                 Self(2)
             }
             Class::Read => Self(3),
-            // What is not known is mostly a module's: it may walk over as much as a scan does.
+            // Most unknown commands are a module's: they may walk over as much as a scan does.
             Class::Range | Class::Collection | Class::Scan | Class::Unknown => Self(4),
             Class::Combine => Self(5),
             Class::Script

@@ -231,7 +231,7 @@ impl Daemon {
 
     /// Only where the program is attached does it matter by which interface something came.
     fn look_after_interfaces(&mut self) {
-        // Whoever takes the maps may be at the links already.
+        // The gate that takes the maps may have changed the links already.
         let Some(attached) = self.attached.as_mut().filter(|_| self.ownership.holds(&*self.maps)) else {
             return;
         };

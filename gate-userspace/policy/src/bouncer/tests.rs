@@ -234,7 +234,7 @@ fn what_an_overload_made_hopeless_is_tried_once_it_is_over() {
         let complete = |count, ms| {
             (0..count).for_each(|_| bouncer.completed(request(0), Nanos::from_millis(ms), Nanos::ZERO));
         };
-        // Of a type that is not known yet, and so does not count as work.
+        // Its type is not known yet, so it does not count as work.
         bouncer.enqueued(request(1));
         complete(100, 30);
         assert!(!at(1) && !at(10));
@@ -247,7 +247,7 @@ fn what_an_overload_made_hopeless_is_tried_once_it_is_over() {
         complete(100, 3);
         assert!((22..50).all(at), "{histogram:?}");
         assert!(bouncer.processing_times(QueryType(0)).unwrap().mean < Nanos::from_millis(4));
-        // What is slow by itself is not tried for being alone.
+        // A type that is slow by itself gets no trial for being the only one.
         complete(1_000, 30);
         (50..80).for_each(|tenths| _ = at(tenths));
         assert!(!at(80), "{histogram:?}");

@@ -79,7 +79,7 @@ mod tests {
         for (text, expected) in [
             ("YT-pi", Some("a:b")),
             ("\u{1}YTpi", Some("a:b")),
-            // What follows the padding is ignored.
+            // memcached ignores bytes behind the padding.
             ("YQ==YTpi", Some("a")),
             ("YTpiYQ==YTpi", Some("a:ba")),
             ("YT=i", Some("a0")),

@@ -289,7 +289,7 @@ fn is_at_start(line: &[u8]) -> bool {
 /// True if a key in base64 may be used where a connection is shared: memcached writes what it decodes to into answers, where
 /// a line's end would begin another client's answer.
 fn is_key_for_all(key: &[u8]) -> bool {
-    // What cannot be decoded is refused by the store.
+    // The store refuses keys that cannot be decoded.
     decode(key, &mut [0; MAX_KEY]).is_none_or(|key| key.iter().all(|&byte| byte > b' ' && byte != DEL))
 }
 
