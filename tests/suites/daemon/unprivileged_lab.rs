@@ -40,13 +40,14 @@ impl Installed {
             fs::copy(program, &copy).unwrap();
             fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
         }
+        installed.open_directory("tmp");
         installed
     }
 
-    /// A program of these, as a user without root.
+    /// A program of these, as a user without root. Its temporary files are no other test's: a lab removes those of dead labs.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(self.directory.join(program));
-        command.current_dir("/").env("HOME", "/nonexistent");
+        command.current_dir("/").env("HOME", "/nonexistent").env("TMPDIR", self.directory.join("tmp"));
         if geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
         }
@@ -54,11 +55,11 @@ impl Installed {
     }
 
     /// A directory where everyone may write.
-    fn results(&self) -> PathBuf {
-        let results = self.directory.join("results");
-        fs::DirBuilder::new().mode(0o777).create(&results).unwrap();
-        fs::set_permissions(&results, fs::Permissions::from_mode(0o777)).unwrap();
-        results
+    fn open_directory(&self, name: &str) -> PathBuf {
+        let directory = self.directory.join(name);
+        fs::DirBuilder::new().mode(0o777).create(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        directory
     }
 
     /// The lab, up to where its tenants ask, with the socket that it names.
@@ -159,7 +160,8 @@ fn prometheus_scrapes_the_lab_and_takes_alerts_and_dashboard() {
     let line = lab.wait_for("/metrics", PATIENCE).unwrap();
     let url = line.rsplit(' ').next().unwrap();
     let documents = paths::workspace().join("docs");
-    let (prometheus, address) = prometheus(&installed.results(), url, &documents.join("alerts.yml"));
+    let (prometheus, address) =
+        prometheus(&installed.open_directory("results"), url, &documents.join("alerts.yml"));
     until("it has scraped refusals", PATIENCE, || {
         let refused = "query=sum by (tenant) (gate_tenant_refused_requests_total{tenant=\"hostile\"}) > 0";
         !asked(address, "query", &[refused])["result"].as_array().unwrap().is_empty()
@@ -195,7 +197,7 @@ fn prometheus_scrapes_the_lab_and_takes_alerts_and_dashboard() {
 #[test]
 fn without_root_the_lab_holds_quotas_and_spares_the_polite() {
     let installed = Installed::new("quotas");
-    let results = installed.results();
+    let results = installed.open_directory("results");
     let [json, plot] = ["lab.json", "lab.svg"].map(|name| results.join(name));
     let arguments = ["--for", "6s", "--json", json.to_str().unwrap(), "--plot", plot.to_str().unwrap()];
     installed.lab(&arguments).0.finish(PATIENCE).unwrap();
@@ -216,7 +218,7 @@ fn without_root_the_lab_holds_quotas_and_spares_the_polite() {
 #[test]
 fn without_root_the_story_leaves_out_what_needs_it() {
     let installed = Installed::new("story");
-    let json = installed.results().join("story.json");
+    let json = installed.open_directory("results").join("story.json");
     let mut command = installed.command("xtask");
     command.args(["run", "--for", "40s", "--gate"]).arg(installed.directory.join("gate"));
     command.arg("--json").arg(&json).arg("--plot").arg(json.with_extension("svg"));

@@ -4,6 +4,7 @@ mod bindings;
 mod documents;
 mod purity;
 mod sizes;
+mod sleeps;
 mod source;
 mod structure;
 mod test_names;

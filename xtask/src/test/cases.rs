@@ -26,7 +26,7 @@ pub(super) struct TestCase {
 pub(super) enum Slot {
     /// Before others, since it takes long.
     Early,
-    /// Together with others, in the order of the suites.
+    /// Together with others.
     Shared,
     /// After all others, with the machine to itself.
     Exclusive,
@@ -55,26 +55,31 @@ impl TestCase {
 /// If a suite does not build or list its tests, or [`SCHEDULE`] names a test that is not there.
 pub(super) fn list(selected: &[Selection], filter: &str) -> Result<Cases> {
     let schedule = Schedule::read()?;
-    let mut cases = Cases::default();
-    let names: BTreeSet<&str> = selected.iter().map(Selection::suite).collect();
-    let built: BTreeMap<String, PathBuf> = suites::build(&Vec::from_iter(names))?.into_iter().collect();
+    let mut ignored_tests = 0;
+    let mut placed = Vec::new();
+    let built: BTreeMap<String, PathBuf> = suites::build(&suites::names(selected))?.into_iter().collect();
     for selection in selected {
         let program = &built[selection.suite()];
         let ignored: BTreeSet<String> = tests(program, &["--ignored"])?.into_iter().collect();
         let there = tests(program, &[])?;
         schedule.ensure_there(selection.suite(), &there)?;
-        for path in there.into_iter().filter(|path| selection.contains(path) && path.contains(filter)) {
-            if ignored.contains(&path) {
-                cases.ignored += 1;
-                continue;
-            }
+        let wanted = there.into_iter().filter(|path| selection.contains(path) && path.contains(filter));
+        let (left_out, wanted): (Vec<_>, Vec<_>) = wanted.partition(|path| ignored.contains(path));
+        ignored_tests += left_out.len() as u64;
+        let all = wanted.len();
+        for (at, path) in wanted.into_iter().enumerate() {
             let name = format!("{}::{path}", selection.suite());
-            cases.all.push(TestCase { slot: schedule.slot(&name), name, program: program.clone() });
+            let case = TestCase { slot: schedule.slot(&name), name, program: program.clone() };
+            placed.push(((case.slot, at * PLACES / all), case));
         }
     }
-    cases.all.sort_by_key(|case| case.slot);
-    Ok(cases)
+    // Suites run side by side from their first test to their last: some wait where others compute.
+    placed.sort_by_key(|&(place, _)| place);
+    Ok(Cases { all: placed.into_iter().map(|(_, case)| case).collect(), ignored: ignored_tests })
 }
+
+/// The number of places from a suite's first test to its last.
+const PLACES: usize = 1_000_000;
 
 fn tests(program: &Path, more: &[&str]) -> Result<Vec<String>> {
     let listed = sh::output(Command::new(program).args(["--list", "--format=terse"]).args(more))?;

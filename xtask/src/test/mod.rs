@@ -54,7 +54,10 @@ pub struct Args {
     /// The order of an earlier run.
     #[arg(long, requires = "stress")]
     seed: Option<u64>,
-    /// The number of tests that run at once; two for each core, if not given.
+    /// Set up, and build what the tests run, and no more.
+    #[arg(long, conflicts_with_all = ["kernels", "compat", "stress"])]
+    no_run: bool,
+    /// The number of tests that run at once; three for each core, if not given.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// The suite's source is in this directory, and is not fetched.
@@ -102,11 +105,12 @@ pub fn run(args: &Args) -> Result<()> {
     if selected.iter().any(Selection::needs_gate) {
         prepare(&mut counts)?;
     }
+    if args.no_run {
+        sh::stream(units().arg("--no-run"))?;
+        return suites::build(&suites::names(&selected)).map(|_| ());
+    }
     if args.suite.is_none() && args.stress.is_none() {
-        let mut units = sh::cargo();
-        units.args(["test", "--no-fail-fast"]).args(suites::PACKAGES);
-        units.args(["--lib", "--bins", "--test", "cli"]);
-        counts.count(&mut units, args.long)?;
+        counts.count(&mut units(), args.long)?;
     }
     let filter = args.filter.as_deref().unwrap_or_default();
     let cases = cases::list(&selected, filter)?;
@@ -116,6 +120,14 @@ pub fn run(args: &Args) -> Result<()> {
     counts.ignored += cases.ignored;
     run_cases(cases.all, args, &mut counts)?;
     counts.report(started)
+}
+
+/// The unit tests of all packages, and the tests of gate's command line.
+fn units() -> Command {
+    let mut units = sh::cargo();
+    units.args(["test", "--no-fail-fast"]).args(suites::PACKAGES);
+    units.args(["--lib", "--bins", "--test", "cli"]);
+    units
 }
 
 /// Runs the cases of suites, several at once, and says which took longest or, under stress, which failed how often.
@@ -178,7 +190,7 @@ const LONG_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// Most tests wait for ticks, timeouts and servers, so that a core carries more than one.
 fn default_jobs() -> usize {
-    2 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    3 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Sets up, and builds the eBPF object and gate.

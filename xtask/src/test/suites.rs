@@ -42,6 +42,12 @@ impl Selection {
     }
 }
 
+/// The suites of `selected`, each once.
+pub(super) fn names(selected: &[Selection]) -> Vec<&str> {
+    let names: BTreeSet<&str> = selected.iter().map(Selection::suite).collect();
+    names.into_iter().collect()
+}
+
 /// The suites' executables, by name.
 pub(crate) type Executables = Vec<(String, PathBuf)>;
 
