@@ -28,6 +28,8 @@ pub(super) enum Slot {
     Early,
     /// Together with others.
     Shared,
+    /// After those, [`PACED_AT_ONCE`](super::queue::PACED_AT_ONCE) at a time: it counts against the clock, and takes a part of one core.
+    Paced,
     /// After all others, with the machine to itself.
     Exclusive,
 }
@@ -91,7 +93,7 @@ struct Schedule {
     lines: Vec<(Slot, String)>,
 }
 
-/// A line each: `early` or `exclusive`, the test's name with its suite, and the reason.
+/// A line each: `early`, `paced` or `exclusive`, the test's name with its suite, and the reason.
 const SCHEDULE: &str = "tests/suites/schedule.txt";
 
 impl Schedule {
@@ -106,8 +108,9 @@ impl Schedule {
             let mut words = line.split_whitespace();
             let slot = match words.next() {
                 Some("early") => Slot::Early,
+                Some("paced") => Slot::Paced,
                 Some("exclusive") => Slot::Exclusive,
-                _ => bail!("{SCHEDULE}: {line:?} begins with neither `early` nor `exclusive`"),
+                _ => bail!("{SCHEDULE}: {line:?} does not begin with `early`, `paced` or `exclusive`"),
             };
             let name = words.next().with_context(|| format!("{SCHEDULE}: {line:?} names no test"))?;
             ensure!(words.next().is_some(), "{SCHEDULE}: {line:?} gives no reason");

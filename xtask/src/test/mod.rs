@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that must pass, with a summary that says what did not run.
 
 mod cases;
+mod machine;
 mod queue;
 mod stress;
 pub(crate) mod suites;

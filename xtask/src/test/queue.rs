@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, ensure};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::cases::{Slot, TestCase};
+use super::machine::Claim;
 use crate::lab::process::bound_command;
 use crate::paths;
 
@@ -45,7 +46,10 @@ pub(super) struct Outcome {
     pub(super) output: String,
 }
 
-/// Runs all cases: the exclusive ones at the end, one after the other.
+/// The number of paced cases that run at once.
+pub(super) const PACED_AT_ONCE: usize = 3;
+
+/// Runs all cases: the paced ones after the shared, and the exclusive ones at the end, one after the other.
 ///
 /// `seen` is told of each as it ends.
 ///
@@ -53,11 +57,26 @@ pub(super) struct Outcome {
 ///
 /// If a case cannot be started or waited for.
 pub(super) fn run(cases: Vec<TestCase>, pace: Pace, seen: impl FnMut(Outcome) + Send) -> Result<()> {
-    let (exclusive, shared): (Vec<TestCase>, Vec<TestCase>) =
-        cases.into_iter().partition(|case| case.slot == Slot::Exclusive);
+    let mut shared = Vec::new();
+    let mut paced = Vec::new();
+    let mut exclusive = Vec::new();
+    for case in cases {
+        match case.slot {
+            Slot::Early | Slot::Shared => shared.push(case),
+            Slot::Paced => paced.push(case),
+            Slot::Exclusive => exclusive.push(case),
+        }
+    }
     let seen = Mutex::new(seen);
     let interrupted = Interrupted::listen()?;
-    for (cases, workers) in [(shared, pace.at_once), (exclusive, 1)] {
+    let paced_at_once = PACED_AT_ONCE.min(pace.at_once);
+    for (cases, workers, alone) in
+        [(shared, pace.at_once, false), (paced, paced_at_once, false), (exclusive, 1, true)]
+    {
+        if cases.is_empty() {
+            continue;
+        }
+        let _claim = Claim::wait(alone, || interrupted.ensure_not())?;
         let waiting = Mutex::new(VecDeque::from(cases));
         thread::scope(|scope| {
             let workers: Vec<_> = (0..workers.max(1))
