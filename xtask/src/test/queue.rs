@@ -8,13 +8,15 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{self, Child, ExitStatus, Stdio};
+use std::process::{self, Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::cases::{Slot, TestCase};
@@ -126,27 +128,37 @@ fn work(
 }
 
 fn run_one(case: &TestCase, pace: Pace, interrupted: &Interrupted) -> Result<Outcome> {
-    let mut kept = Output::open()?;
     let mut command = bound_command(&case.program);
     command.args(["--exact", case.path(), "--nocapture"]);
     command.current_dir(paths::workspace().join("tests"));
-    command.stdin(Stdio::null()).stdout(kept.file.try_clone()?).stderr(kept.file.try_clone()?);
     if pace.long {
         command.env("GATE_LONG", "1");
     }
+    run_command(command, &case.name, pace.deadline, interrupted)
+}
+
+fn run_command(
+    mut command: Command,
+    name: &str,
+    deadline: Duration,
+    interrupted: &Interrupted,
+) -> Result<Outcome> {
+    let mut kept = Output::open()?;
+    command.stdin(Stdio::null()).stdout(kept.file.try_clone()?).stderr(kept.file.try_clone()?);
     let started = Instant::now();
     let mut child = command.spawn()?;
-    let ended = wait(&mut child, pace.deadline, interrupted)?;
+    let ended = wait(&mut child, deadline, interrupted);
     let took = started.elapsed();
+    end_group(&child);
     let output = kept.read()?;
-    let failure = match ended {
-        None => Some(format!("did not end in {:?}", pace.deadline)),
+    let failure = match ended? {
+        None => Some(format!("did not end in {deadline:?}")),
         Some(status) if !status.success() => Some(ending(status)),
         // A name that the program does not know is no failure to the harness.
         Some(_) if !output.contains("1 passed") => Some("ran no test".to_owned()),
         Some(_) => None,
     };
-    Ok(Outcome { name: case.name.clone(), took, failure, output })
+    Ok(Outcome { name: name.to_owned(), took, failure, output })
 }
 
 /// The end of the process; `None` if it had to be killed at its deadline.
@@ -167,6 +179,12 @@ fn wait(child: &mut Child, deadline: Duration, interrupted: &Interrupted) -> Res
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Ends the servers that a case has started and not ended, since it failed or was killed: they are in its process group, or end with it.
+fn end_group(child: &Child) {
+    // To have none is the usual case.
+    let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+}
 
 fn ending(status: ExitStatus) -> String {
     status.signal().map_or_else(|| "failed".to_owned(), |signal| format!("was ended by signal {signal}"))
@@ -197,4 +215,41 @@ impl Output {
 
 fn remove(path: &Path) -> Result<()> {
     fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Duration, Instant, Interrupted, Path, bound_command, run_command, thread};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// The failure of a case that is this script, and the id of the server that it had started.
+    fn case(script: &str, deadline: Duration) -> (Option<String>, String) {
+        let mut command = bound_command("sh");
+        command.args(["-c", &format!("sleep 600 & echo $!\n{script}")]);
+        let outcome = run_command(command, "a::case", deadline, &Interrupted::listen().unwrap()).unwrap();
+        (outcome.failure, outcome.output.lines().next().unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_case_leaves_no_server_however_it_ends() {
+        for (script, deadline, failure) in [
+            ("echo 1 passed", PATIENCE, None),
+            ("exit 1", PATIENCE, Some("failed")),
+            ("kill -KILL $$", PATIENCE, Some("was ended by signal 9")),
+            ("sleep 600", Duration::from_secs(1), Some("did not end in 1s")),
+        ] {
+            let (ended, server) = case(script, deadline);
+            assert_eq!(ended.as_deref(), failure, "{script}");
+            let until = Instant::now() + PATIENCE;
+            // One that nobody has waited for yet is dead as well.
+            let stat = || fs::read_to_string(Path::new("/proc").join(&server).join("stat"));
+            while stat().is_ok_and(|stat| !stat.contains(") Z ")) {
+                assert!(Instant::now() < until, "{script}: the server runs on");
+                thread::yield_now();
+            }
+        }
+    }
 }
