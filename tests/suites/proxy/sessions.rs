@@ -1,17 +1,16 @@
 //! Commands that change a client's session (user, database, protocol version) happen as the store says, or nothing behind them does.
 
-use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::TcpStream;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
-use gate_tests::rng::Rng;
+use anyhow::{Result, ensure};
+use gate_tests::proxy::{Listening, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
+
+mod random;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const POOR: &str =
@@ -170,6 +169,63 @@ fn a_failed_login_is_one_failed_login_at_the_store() -> Result<()> {
         let asked = failed_logins(&store)? - before;
         ensure!(asked == 1, "{asked} logins for one");
     }
+    let hello = "HELLO 3\r\nSUBSCRIBE c\r\n";
+    for (begin, end) in [("MULTI\r\n", "EXEC\r\n"), (hello, ""), ("MULTI\r\n", "DISCARD\r\n")] {
+        let before = failed_logins(&store)?;
+        let mut client = gate.connect()?;
+        client.write_all(format!("{begin}AUTH alice wrong\r\n{end}ECHO the-end\r\n").as_bytes())?;
+        let said = String::from_utf8(read_until(&mut client, b"the-end\r\n")?)?;
+        let asked = failed_logins(&store)? - before;
+        ensure!(asked == u64::from(end != "DISCARD\r\n"), "{asked} logins for one: {said}");
+        let whoami = ask(&mut client, "ACL WHOAMI\r\n")?;
+        ensure!(whoami.starts_with("$7\r\n"), "{whoami}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_login_in_a_transaction_counts_once_that_has_run() -> Result<()> {
+    let store = Listening::redis()?;
+    ["alice", "bob", "carol"].iter().try_for_each(|user| add_user(&store, user, "a-secret"))?;
+    let of_bob = "[[tenant]]\nname = \"b\"\nusers = [\"bob\"]\nquota = \"unlimited\"\ndeny = [\"FLUSHALL\"]";
+    let gate = Listening::gate("resp", store.address, "", &format!("{EVERYONE}\n{of_bob}"))?;
+    let mut client = gate.connect()?;
+    let as_alice = "MULTI\r\nAUTH alice wrong\r\nHGETALL a\r\nAUTH carol a-secret\r\nAUTH alice a-secret\r\nEXEC\r\nACL WHOAMI\r\n";
+    client.write_all(as_alice.as_bytes())?;
+    let said = String::from_utf8(read_until(&mut client, b"alice\r\n")?)?;
+    ensure!(
+        said.starts_with("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n-WRONGPASS"),
+        "{said}"
+    );
+    // bob is another tenant's, who may not do what is behind.
+    client.write_all(b"MULTI\r\nAUTH bob a-secret\r\nFLUSHALL\r\nEXEC\r\nACL WHOAMI\r\nAUTH bob a-secret\r\nFLUSHALL\r\nACL WHOAMI\r\n")?;
+    let said = String::from_utf8(read_until(&mut client, b"bob\r\n")?)?;
+    let replies: Vec<&str> = said.lines().collect();
+    ensure!(
+        replies[1].starts_with("-ERR unknown command 'DENIED") && replies[3].starts_with("-EXECABORT"),
+        "{said}"
+    );
+    ensure!(replies[5] == "alice" && replies[6] == "+OK" && replies[7].contains("DENIED"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_login_that_fails_in_its_middle_ends_its_client() -> Result<()> {
+    let store = Listening::redis()?;
+    add_user(&store, "alice", "a-secret")?;
+    let gate = Listening::gate("resp", store.address, "", EVERYONE)?;
+    for before in ["GET a", "WATCH a"] {
+        for behind in ["BAD", "SETNAME", "SETNAME \"a b\"", "AUTH alice wrong"] {
+            let mut client = gate.connect()?;
+            let hello = format!("{before}\r\nHELLO 3 AUTH alice a-secret {behind}\r\nSET a 1\r\n");
+            client.write_all(hello.as_bytes())?;
+            let said = rest(&mut client)?;
+            let last = said.lines().last().unwrap_or_default();
+            ensure!(said.lines().count() == 2 && last.starts_with("-ERR gate takes a login"), "{said}");
+        }
+    }
+    let said = store.ask(b"DBSIZE\r\n", b"\r\n")?;
+    ensure!(said == b":0\r\n", "{}", shown(&said));
     Ok(())
 }
 
@@ -251,189 +307,6 @@ fn a_slow_command_costs_no_other_client_its_answer() -> Result<()> {
             ensure!(!said.starts_with('-'), "{number} behind {slow:?}: {said}");
         }
         read_until(&mut client, end.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Where a test's writes may be: key and database.
-type Place = (String, u32);
-
-/// Users that may write keys which begin with their own letter; `default` may write all.
-const USERS: [(&str, &str); 2] = [("alice", "a"), ("bob", "b")];
-const DATABASES: u32 = 4;
-/// Batches in CI, and with `GATE_LONG=1`.
-const BATCHES: usize = 60;
-const LONG: usize = 3_000;
-const CLIENTS: usize = 3;
-
-fn store_with_users() -> Result<Listening> {
-    let store = Listening::redis()?;
-    for (user, letter) in USERS {
-        let rule = format!("ACL SETUSER {user} on >{user} %R~* %W~{letter}:* &* +@all -flushall\r\n");
-        store.ask(rule.as_bytes(), b"+OK\r\n")?;
-    }
-    Ok(store)
-}
-
-/// A batch of requests, whose replies do not depend on whether earlier writes were let through.
-fn batch(rng: &mut Rng, number: &mut usize) -> Vec<String> {
-    let mut in_transaction = false;
-    let mut requests = Vec::new();
-    for _ in 0..4 + rng.index(16) {
-        *number += 1;
-        let letter = ["a", "b", "c"][rng.index(3)];
-        requests.push(match rng.index(14) {
-            0 => format!("SELECT {}", rng.index(DATABASES as usize)),
-            1 => "AUTH alice alice".to_owned(),
-            2 => "AUTH bob bob".to_owned(),
-            3 if rng.index(3) == 0 => "AUTH bob wrong".to_owned(),
-            4 => ["HELLO 3", "HELLO 2"][rng.index(2)].to_owned(),
-            5 if rng.index(2) == 0 => "RESET".to_owned(),
-            6 if !in_transaction => "MULTI".to_owned(),
-            7 if in_transaction => ["EXEC", "EXEC", "DISCARD"][rng.index(3)].to_owned(),
-            8 if !in_transaction => "WATCH watched".to_owned(),
-            9 => "ACL WHOAMI".to_owned(),
-            10 => "HGETALL none".to_owned(),
-            _ => format!("SET {letter}:{number} 1"),
-        });
-        in_transaction = match requests[requests.len() - 1].as_str() {
-            "MULTI" => true,
-            "EXEC" | "DISCARD" | "RESET" => false,
-            _ => in_transaction,
-        };
-    }
-    requests
-}
-
-/// A connection to what listens there, by another thread than the one that has started it.
-fn connect(server: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect(server)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    Ok(stream)
-}
-
-/// The replies to a batch, one for each request, as far as they come.
-fn replies(server: SocketAddr, requests: &[String]) -> Result<Vec<String>> {
-    let mut stream = connect(server)?;
-    stream.write_all((requests.join("\r\n") + "\r\nRESET\r\nQUIT\r\n").as_bytes())?;
-    let mut said = Vec::new();
-    // A connection that was killed may be reset.
-    let _ = stream.read_to_end(&mut said);
-    Ok(split(&String::from_utf8_lossy(&said)))
-}
-
-/// The replies in what a server has said. Those of this test are lines, strings, and arrays and hashes of these.
-fn split(said: &str) -> Vec<String> {
-    let mut lines = said.split_inclusive("\r\n");
-    let mut replies = Vec::new();
-    while let Some(reply) = value(&mut lines) {
-        replies.push(reply);
-    }
-    replies
-}
-
-fn value<'s>(lines: &mut impl Iterator<Item = &'s str>) -> Option<String> {
-    let line = lines.next().filter(|line| line.ends_with("\r\n"))?;
-    let count = line[1..].trim_end().parse::<usize>().unwrap_or(0);
-    let values = match &line[..1] {
-        "$" if line != "$-1\r\n" => return Some(line.to_owned() + lines.next()?),
-        "*" => count,
-        "%" => 2 * count,
-        _ => 0,
-    };
-    (0..values).try_fold(line.to_owned(), |reply, _| Some(reply + &value(lines)?))
-}
-
-/// All keys that a store has.
-fn places(store: &Listening) -> Result<Vec<Place>> {
-    let mut places = Vec::new();
-    for database in 0..DATABASES {
-        let asked = format!("SELECT {database}\r\nKEYS *\r\nECHO the-end\r\n");
-        let said = String::from_utf8(store.ask(asked.as_bytes(), b"the-end\r\n")?)?;
-        let keys = said.lines().filter(|line| line[1..].starts_with(':'));
-        places.extend(keys.map(|key| (key.to_owned(), database)));
-    }
-    Ok(places)
-}
-
-/// True if gate may answer this where the store itself answers `direct`.
-fn is_allowed(direct: &str, through: &str) -> bool {
-    let refusals = ["-THROTTLED ", "-UNAVAILABLE ", "-UNCERTAIN ", "-OVERLOADED ", "-DENIED ", "-EXECABORT "];
-    // A transaction that is refused on a dedicated connection is made of these.
-    let instead = ["-ERR unknown command 'DENIED ", "-ERR unknown command 'EXECABORT "];
-    // The number of the connection is another one.
-    let is_hello = |reply: &str| reply.contains("\r\nproto\r\n");
-    let version = |reply: &str| reply.split("\r\nproto\r\n").nth(1).map(|rest| rest[..2].to_owned());
-    direct == through
-        || refusals.iter().chain(&instead).any(|refusal| through.starts_with(refusal))
-        || is_hello(direct) && is_hello(through) && version(direct) == version(through)
-}
-
-/// Has a store close all its connections, now and then, until told to stop.
-fn kill_connections(store: SocketAddr, stop: &AtomicBool, mut rng: Rng) -> Result<()> {
-    let mut admin = connect(store)?;
-    while !stop.load(Ordering::Relaxed) {
-        admin.write_all(b"CLIENT KILL TYPE normal SKIPME yes\r\n")?;
-        read_until(&mut admin, b"\r\n")?;
-        thread::park_timeout(Duration::from_millis(5 + rng.index(60) as u64));
-    }
-    Ok(())
-}
-
-#[test]
-fn nothing_runs_in_a_session_that_the_store_would_not_have() -> Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
-    let seed = std::env::var("GATE_SEED").map_or(Ok(now), |seed| seed.parse())?;
-    println!("GATE_SEED={seed}");
-    for (quota, kills) in [("1500 RU/s", false), ("unlimited", true), ("1500 RU/s", true)] {
-        runs_where_the_store_would_have(seed, quota, kills)
-            .with_context(|| format!("GATE_SEED={seed}, {quota}"))?;
-    }
-    Ok(())
-}
-
-fn runs_where_the_store_would_have(seed: u64, quota: &str, kills: bool) -> Result<()> {
-    let direct = store_with_users()?;
-    let behind = store_with_users()?;
-    let tenant = format!("{}\nburst = \"30ms\"", EVERYONE.replace("unlimited", quota));
-    let tenant = if quota == "unlimited" { EVERYONE.to_owned() } else { tenant };
-    let gate = Listening::gate("resp", behind.address, "max_dedicated = \"2\"", &tenant)?;
-    let addresses = [direct.address, behind.address, gate.address];
-    let stop = AtomicBool::new(false);
-    let mut rng = Rng::new(seed);
-    let mut number = 0;
-    let count = if std::env::var_os("GATE_LONG").is_some() { LONG } else { BATCHES };
-    let batches: Vec<_> = (0..count).map(|_| batch(&mut rng, &mut number)).collect();
-    thread::scope(|scope| -> Result<()> {
-        let killer = kills.then(|| scope.spawn(|| kill_connections(addresses[1], &stop, Rng::new(seed + 1))));
-        let compared = batches.chunks(CLIENTS).try_for_each(|batches| {
-            let clients: Vec<_> = batches
-                .iter()
-                .map(|batch| scope.spawn(|| compare(addresses[0], addresses[2], batch)))
-                .collect();
-            clients.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
-        });
-        stop.store(true, Ordering::Relaxed);
-        killer.map_or(Ok(()), |killer| killer.join().expect("it does not panic"))?;
-        compared
-    })?;
-    let expected: HashMap<_, _> = places(&direct)?.into_iter().collect();
-    for (key, database) in places(&behind)? {
-        let direct = expected.get(&key);
-        ensure!(direct == Some(&database), "{key} is in database {database}, and should be in {direct:?}");
-    }
-    Ok(())
-}
-
-/// Sends a batch to a store and through gate, whose replies must be the store's, or refusals, or too few.
-fn compare(direct: SocketAddr, gate: SocketAddr, batch: &[String]) -> Result<()> {
-    let directly = replies(direct, batch)?;
-    let through = replies(gate, batch)?;
-    for ((request, directly), through) in batch.iter().zip(&directly).zip(&through) {
-        ensure!(
-            is_allowed(directly, through),
-            "{request}: {directly:?}, through gate {through:?}\n{batch:#?}"
-        );
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 157] = [
+const ORDER: [&str; 159] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -22,6 +22,7 @@ const ORDER: [&str; 157] = [
     "pipeline/decode.rs",
     "pipeline/dedicated.rs",
     "pipeline/dedicated_requests/admission.rs",
+    "pipeline/dedicated_requests/login.rs",
     "pipeline/dedicated_requests/memory.rs",
     "pipeline/dedicated_requests.rs",
     "pipeline/dedicated_input.rs",
@@ -33,6 +34,7 @@ const ORDER: [&str; 157] = [
     "pipeline/datagrams.rs",
     "pipeline/respond.rs",
     "pipeline/exchange.rs",
+    "pipeline/pending_logins.rs",
     "pipeline/client_socket.rs",
     "pipeline/registry.rs",
     "pipeline/session.rs",

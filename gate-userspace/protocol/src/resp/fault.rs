@@ -19,6 +19,8 @@ pub enum FaultKind {
     Quotes,
     /// An inline request with a NUL in it.
     Nul,
+    /// A login whose outcome no reply tells for certain ([`super::Request::login_may_half_happen`]).
+    Login,
     /// An HTTP request: Redis ends the connection, and so would a shared connection end.
     Http,
     /// A client that wants to speak TLS.
@@ -37,8 +39,15 @@ impl Fault {
     #[must_use]
     pub const fn reason(&self) -> Reason {
         match self.kind {
-            FaultKind::Tls => Reason::Unsupported,
-            _ => Reason::Malformed,
+            FaultKind::Tls | FaultKind::Login => Reason::Unsupported,
+            FaultKind::ArrayLength
+            | FaultKind::BulkLength
+            | FaultKind::NotBulk(_)
+            | FaultKind::BulkEnd
+            | FaultKind::EndlessLine
+            | FaultKind::Quotes
+            | FaultKind::Nul
+            | FaultKind::Http => Reason::Malformed,
         }
     }
 
@@ -52,6 +61,7 @@ impl Fault {
             FaultKind::EndlessLine => b"too big inline request",
             FaultKind::Quotes => b"unbalanced quotes in request",
             FaultKind::Nul => b"NUL in inline request",
+            FaultKind::Login => return out.extend_from_slice(LOGIN),
             FaultKind::Http => return,
             FaultKind::Tls => return out.extend_from_slice(b"-ERR gate does not support TLS\r\n"),
         };
@@ -65,3 +75,5 @@ impl Fault {
         out.extend_from_slice(b"\r\n");
     }
 }
+
+const LOGIN: &[u8] = b"-ERR gate takes a login only if it is shorter than 64 KiB and names one user, and a name that is allowed\r\n";

@@ -33,7 +33,7 @@ pub use command_types::CommandTypes;
 pub use denied::Denied;
 pub use fault::{Fault, FaultKind};
 pub use named::{is_command, names};
-pub use reply::{Garbage, Kind, Part, Replies, error_code, rows};
+pub use reply::{Elements, Garbage, Kind, Part, Replies, error_code, rows};
 pub use request::{Decoder, Limits, Request, Step};
 pub use touched::Touched;
 

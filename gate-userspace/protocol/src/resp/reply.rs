@@ -133,6 +133,16 @@ pub struct Replies {
     given: bool,
 }
 
+/// The kinds of an array's values, as the array comes in pieces.
+#[derive(Clone, Debug)]
+pub struct Elements {
+    replies: Replies,
+    /// Received, and too short to decode.
+    rest: Vec<u8>,
+    /// The place of the next value; `None` before the array's head.
+    next: Option<usize>,
+}
+
 /// Where in a value the reading stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
@@ -291,5 +301,49 @@ impl Replies {
         self.at += BULK_END.len();
         self.value = Value::Ahead;
         Ok(true)
+    }
+}
+
+impl Elements {
+    /// Those of the reply that is read next.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { replies: Replies::new(0), rest: Vec::new(), next: None }
+    }
+
+    /// Calls `each` with the place and the kind of each value that begins in a piece of the reply. The first piece has the whole
+    /// head. A reply that is no array has no values.
+    ///
+    /// # Errors
+    /// If it cannot be part of a reply.
+    pub fn read(&mut self, piece: &[u8], mut each: impl FnMut(usize, Kind)) -> Result<(), Garbage> {
+        self.rest.extend_from_slice(piece);
+        if self.next.is_none() {
+            self.next = Some(0);
+            let head = memchr(b'\n', &self.rest).map_or(self.rest.len(), |newline| newline + 1);
+            self.rest.drain(..head);
+        }
+        let mut at = 0;
+        loop {
+            let part = self.replies.next(&self.rest[at..])?;
+            at += part.consumed();
+            match part {
+                Part::More { .. } => break,
+                Part::Reply { kind, .. } => {
+                    let next = self.next.get_or_insert(0);
+                    each(*next, kind);
+                    *next += 1;
+                }
+                Part::Body { .. } => {}
+            }
+        }
+        self.rest.drain(..at);
+        Ok(())
+    }
+}
+
+impl Default for Elements {
+    fn default() -> Self {
+        Self::new()
     }
 }

@@ -218,8 +218,12 @@ impl Decoder {
 
     /// A request, or its head, of `len` bytes; `bytes` are known of in all.
     #[inline(always)]
-    fn give(&self, input: &[u8], len: usize, bytes: u64, scan: &Scan) -> Step {
-        Step::Request { len, request: scan.request(&input[..len], bytes) }
+    fn give(&mut self, input: &[u8], len: usize, bytes: u64, scan: &Scan) -> Step {
+        let request = scan.request(&input[..len], bytes);
+        if request.login_may_half_happen(&input[..len]) {
+            return self.fault(input.len(), FaultKind::Login);
+        }
+        Step::Request { len, request }
     }
 
     /// Where the argument that begins at `at` has its data, and how much; `None` if that has not come.
@@ -296,6 +300,9 @@ impl Decoder {
                 match Scan::whole(bytes, args) {
                     Ok(scan) => {
                         let request = Request { inline: true, ..scan.request(bytes, bytes.len() as u64) };
+                        if request.login_may_half_happen(bytes) {
+                            return self.fault(input.len(), FaultKind::Login);
+                        }
                         Step::Request { len, request }
                     }
                     Err(fault) => self.fault(input.len(), fault),

@@ -148,8 +148,14 @@ impl<T> DedicatedWrites<T> {
         }
     }
 
-    /// Bytes from the store. Calls `answered` for each request whose reply they complete, with the time when it was sent.
-    pub(crate) fn on_replies(&mut self, bytes: &[u8], mut answered: impl FnMut(T, Nanos, DedicatedReply)) {
+    /// Bytes from the store. Calls `piece` for each piece of the reply to a request, and `answered` for each request whose reply they
+    /// complete, with the time when it was sent.
+    pub(crate) fn on_replies(
+        &mut self,
+        bytes: &[u8],
+        mut piece: impl FnMut(&T, &[u8]),
+        mut answered: impl FnMut(T, Nanos, DedicatedReply),
+    ) {
         if self.has_lost_count {
             return;
         }
@@ -166,6 +172,9 @@ impl<T> DedicatedWrites<T> {
                 }
                 Err(_) => return self.stop_counting(),
             };
+            if let (PartialReply::Reply(_), Some(first)) = (begun, self.waiting.front()) {
+                piece(&first.request, &self.rest.bytes()[..len]);
+            }
             self.rest.consume(len);
             self.partial = (!last).then_some(begun);
             if let (true, PartialReply::Reply(reply)) = (last, begun) {
@@ -252,8 +261,11 @@ mod tests {
         /// The requests that are answered, and when they were sent.
         fn receive(&mut self, bytes: &[u8]) -> Vec<(u16, u64, ReplyStart)> {
             let mut answered = Vec::new();
-            self.outstanding
-                .on_replies(bytes, |request, sent, reply| answered.push((request, sent.0, reply.start)));
+            self.outstanding.on_replies(
+                bytes,
+                |_, _| {},
+                |request, sent, reply| answered.push((request, sent.0, reply.start)),
+            );
             answered
         }
 
@@ -329,12 +341,17 @@ mod tests {
             let mut scene = Scene::new();
             let mut found = Vec::new();
             (0..2).for_each(|request| scene.outstanding.push(None, true, request));
+            let mut pieces = [Vec::new(), Vec::new()];
             for part in [&replies[..cut], &replies[cut..]] {
-                scene
-                    .outstanding
-                    .on_replies(part, |request, _, reply| found.push((request, reply.rows, reply.bytes)));
+                scene.outstanding.on_replies(
+                    part,
+                    |&request, piece| pieces[usize::from(request)].extend_from_slice(piece),
+                    |request, _, reply| found.push((request, reply.rows, reply.bytes)),
+                );
             }
             assert_eq!(found, [(0, 3, 31), (1, 0, 7)], "{cut}");
+            assert_eq!(pieces.concat(), &replies[b">1\r\n+push\r\n".len()..], "{cut}");
+            assert_eq!(pieces.map(|pieces| pieces.len()), [31, 7], "{cut}");
         }
     }
 

@@ -255,6 +255,11 @@ impl LoginRequest {
         version.is_some() || is_empty
     }
 
+    /// True if another user may be the result.
+    pub(crate) fn names_user(&self) -> bool {
+        self.login.is_some() || self.reset
+    }
+
     /// True if nothing but the user is to change.
     pub(crate) fn is_login_only(&self) -> bool {
         self.database.is_none() && self.version.is_none() && self.name.is_none() && !self.reset

@@ -53,7 +53,9 @@ impl ConnectionState {
             // In a transaction it is only queued.
             Effect::Unwatch => self.watches &= self.in_transaction,
             Effect::Commit | Effect::Discard => (self.in_transaction, self.watches) = (false, false),
-            Effect::Reset | Effect::Lasting | Effect::Subscribes => self.is_lasting = true,
+            // It ends a transaction.
+            Effect::Reset => *self = Self { is_lasting: true, ..Self::default() },
+            Effect::Lasting | Effect::Subscribes => self.is_lasting = true,
         }
     }
 }
@@ -71,22 +73,23 @@ impl<W: Wire> NextRequest<W> {
 }
 
 impl<W: Wire> Exchange<'_, W> {
-    /// Looks at a request that has been decoded out of `len` bytes of input. `is_first` is true for the one that the
-    /// connection was taken for, which has been admitted.
+    /// Looks at a request that has been decoded out of `len` bytes of input, on a connection in this state. `is_first` is true for the
+    /// one that the connection was taken for, which has been admitted.
     pub(super) fn examine(
         &self,
         request: W::Request,
         bytes: &[u8],
         len: usize,
-        is_first: bool,
+        (is_first, state): (bool, ConnectionState),
     ) -> NextRequest<W> {
         let (tenant, denied) = self.client.tenant_for(&request, bytes);
-        let login = W::Session::login(&request, bytes);
+        let login = W::Session::login(&request, bytes).filter(LoginRequest::names_user);
         let instead = match is_first {
             true => None,
             false => {
                 self.service.metrics.count(Event::Request);
-                self.instead(denied, tenant, &request, bytes, login.as_ref())
+                let refused_login = login.as_ref().is_some_and(|login| self.refuses_login(login, state));
+                self.instead(denied || refused_login, tenant, &request, bytes, login.as_ref())
             }
         };
         let class = self.service.types.borrow().classify::<W>(&request, bytes);
@@ -129,6 +132,13 @@ impl<W: Wire> Exchange<'_, W> {
             self.client.note_refused(request, Refusal::of(Reason::Unsupported));
             W::Session::UNKNOWN_COMMAND
         })
+    }
+
+    /// True if a login has to be refused for where it stands: what a transaction runs behind it is another tenant's
+    /// ([`super::pending_logins`]).
+    fn refuses_login(&self, login: &LoginRequest, state: ConnectionState) -> bool {
+        let is_of_other_tenant = || self.client.tenant_after(login, self.service) != self.client.tenant.get();
+        state.in_transaction && !login.reset && (is_of_other_tenant() || !self.logins.borrow().have_room())
     }
 
     /// True if a request is denied to the tenant or too long, or gate knows its password to be wrong.

@@ -25,10 +25,7 @@ use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::stream::ClientReader;
-use crate::dispatcher::hot_cache::dedicated_writes::ReplyStart;
 use crate::dispatcher::hot_cache::versions::GatheredKeys;
-use crate::dispatcher::identity::LoginRequest;
-use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
 use crate::dispatcher::store_silence::PauseChange;
@@ -39,6 +36,7 @@ use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
 use crate::protocol::{Refusal, Step};
 
 mod admission;
+mod login;
 mod memory;
 
 /// The requests of a client with a dedicated connection.
@@ -122,6 +120,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 Some(NextPart::Body { len, last }) => self.pass_body(len, last, to_store).await?,
                 Some(NextPart::Fault(reply)) => {
                     self.write(to_store).await?;
+                    self.wait_for_replies(0, to_store).await?;
+                    self.wait_for_reader(to_store).await?;
                     // It may have left.
                     let _ = write_all(self.client.socket(), &reply).await;
                     return Err(CloseCause::ClientLeft);
@@ -204,7 +204,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                         request,
                         bytes,
                         len,
-                        self.first.is_some(),
+                        (self.first.is_some(), self.state),
                     )));
                 }
             }
@@ -212,7 +212,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
     }
 
     /// Charges and admits a request, and adds it to what goes to the store.
-    async fn pass(&mut self, next: NextRequest<W>, to_store: &StoreSocket) -> Ended {
+    async fn pass(&mut self, mut next: NextRequest<W>, to_store: &StoreSocket) -> Ended {
         let depth = self.service.limits.get().max_depth;
         self.wait_for_replies(depth.saturating_sub(1), to_store).await?;
         self.wait_for_reader(to_store).await?;
@@ -231,19 +231,19 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             Err(refusal) => return self.refuse(next, refusal, to_store).await,
         };
         admission.count_passed(&self.service.ledger.borrow(), &mut charged);
-        let is_queued = next.is_queued(self.in_transaction());
-        let login = self.forward(next, charged, has_permit);
+        let has_lost_count = self.exchange.outstanding.borrow().has_lost_count();
+        let verified = if has_lost_count { self.verify(&mut next).await? } else { None };
+        let answers_logins = next.login.is_some()
+            || next.effect == Effect::Commit && self.exchange.logins.borrow().are_queued();
+        self.forward(next, charged, has_permit);
         if self.exchange.outstanding.borrow().has_lost_count() {
             // Nobody can tell when they are answered.
             self.exchange.release_permits();
         }
-        match login {
-            Some(login) => {
-                self.write(to_store).await?;
-                self.apply_login(&login, is_queued, to_store).await
-            }
-            None => Ok(()),
+        if let Some(login) = verified {
+            return self.apply_login(&login);
         }
+        if answers_logins { self.take_logins(to_store).await } else { Ok(()) }
     }
 
     /// True if the store only queues what is sent now.
@@ -251,8 +251,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.state.in_transaction && !self.exchange.refuses_transactions.get()
     }
 
-    /// Adds a request to what goes to the store. Returns the login that it asks for.
-    fn forward(&mut self, next: NextRequest<W>, charged: Charged, has_permit: bool) -> Option<LoginRequest> {
+    /// Adds a request to what goes to the store.
+    fn forward(&mut self, mut next: NextRequest<W>, charged: Charged, has_permit: bool) {
         let NextRequest { request, len, effect, instead, has_one_reply, .. } = next;
         let is_queued = next.is_queued(self.in_transaction());
         let conversation = &mut *self.client.conversation.borrow_mut();
@@ -292,9 +292,9 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             has_permit,
             is_measured: instead.is_none() && is_queued && W::route(&request) == Route::Shared,
             blocks: effect == Effect::Blocks && !is_queued,
-            is_login: next.login.is_some(),
+            login: next.login.take().map(Box::new),
             is_slow: W::meta(&request).may_take_long() || effect == Effect::Commit,
-            clears_state: matches!(effect, Effect::Commit | Effect::Discard | Effect::Unwatch),
+            effect,
             pause,
             slow: occupies.then(|| self.service.settings.begin_slow(clock::monotonic())),
         };
@@ -314,7 +314,6 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.begin_body(&next, instead.is_some());
         conversation.input.consume(len);
         self.client.has_finished_a_request();
-        next.login
     }
 
     fn begin_body(&mut self, next: &NextRequest<W>, is_skipped: bool) {
@@ -351,34 +350,6 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         }
         self.client.conversation.borrow_mut().input.consume(len);
         self.client.has_finished_a_request();
-        Ok(())
-    }
-
-    /// The client's new tenant, if the store accepts its login: as it answers that, or, where its answer is the transaction's or
-    /// cannot be told, as it answers the same on a connection kept for this.
-    async fn apply_login(&mut self, login: &LoginRequest, is_queued: bool, to_store: &StoreSocket) -> Ended {
-        let client = self.client;
-        let before = self.client.tenant.get();
-        let is_accepted = if is_queued || self.exchange.outstanding.borrow().has_lost_count() {
-            client.verifies(login, self.service).await
-        } else {
-            self.wait_for_replies(0, to_store).await?;
-            self.exchange.login_reply.take() == Some(ReplyStart::Done)
-        };
-        if !is_accepted {
-            self.service.metrics.count(Event::LoginFailed);
-            return Ok(());
-        }
-        client.set_tenant_of_user(login, self.service);
-        let is_limited = client.tenant.get() != before && self.service.reserve_dedicated(client).is_err();
-        if is_limited {
-            client.respond(&self.service.refuse_connection(client));
-        }
-        if is_limited || client.conversation.borrow().closing {
-            // Its new tenant has too many: so it reads, if it reads at all.
-            client.flush(&mut client.conversation.borrow_mut().replies.output);
-            return Err(CloseCause::ClientLeft);
-        }
         Ok(())
     }
 

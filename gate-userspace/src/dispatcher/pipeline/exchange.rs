@@ -10,17 +10,19 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use tokio::time::sleep;
 
+use super::pending_logins::PendingLogins;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};
+use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::store_silence::{PauseChange, SlowWork};
 use crate::dispatcher::stores::socket::StoreSocket;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{Effect, Wire};
 use crate::protocol::Refusal;
 
 /// The state that the two directions of a dedicated connection share.
@@ -43,8 +45,8 @@ pub(super) struct Exchange<'a, W: Wire> {
     pub(super) is_reusable: Cell<bool>,
     /// True once the store has executed what should have been a part of a transaction.
     pub(super) refuses_transactions: Cell<bool>,
-    /// The store's answer to the last login.
-    pub(super) login_reply: Cell<Option<ReplyStart>>,
+    /// The logins that the store has not answered.
+    pub(super) logins: RefCell<PendingLogins>,
 }
 
 /// A request that has been sent over a dedicated connection.
@@ -57,12 +59,12 @@ pub(super) struct Sent {
     pub(super) is_measured: bool,
     /// True if it may wait for other clients.
     pub(super) blocks: bool,
-    /// True if it asks for another user.
-    pub(super) is_login: bool,
+    /// The other user that it asks for.
+    pub(super) login: Option<Box<LoginRequest>>,
     /// True if it may take the store long.
     pub(super) is_slow: bool,
-    /// True if the state of the connection is as at the beginning after it, unless it fails.
-    pub(super) clears_state: bool,
+    /// Its effect, unless it fails.
+    pub(super) effect: Effect,
     /// The change of the pause of the store's clients, unless it fails.
     pub(super) pause: Option<PauseChange>,
     /// Set if it may occupy the store for everyone.
@@ -82,7 +84,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             state_is_known: Cell::new(true),
             is_reusable: Cell::new(true),
             refuses_transactions: Cell::new(false),
-            login_reply: Cell::new(None),
+            logins: RefCell::default(),
         }
     }
 
@@ -150,12 +152,21 @@ impl<'a, W: Wire> Exchange<'a, W> {
         self.last_progress.set(now);
         self.subscribed.set(None);
         let outstanding = &mut *self.outstanding.borrow_mut();
-        outstanding.on_replies(&output.bytes()[output.len() - len..], |sent, at, reply| {
-            self.on_answered(sent, at, reply, now);
-        });
+        outstanding.on_replies(
+            &output.bytes()[output.len() - len..],
+            |sent, piece| self.on_piece(sent, piece),
+            |sent, at, reply| self.on_answered(sent, at, reply, now),
+        );
         self.client.awaits_store.set(outstanding.awaits_store());
         self.client.set_outstanding(outstanding.len());
         Ok(len)
+    }
+
+    /// A piece of the reply to a request has come.
+    fn on_piece(&self, sent: &Sent, piece: &[u8]) {
+        if sent.effect == Effect::Commit {
+            self.logins.borrow_mut().on_committed(piece);
+        }
     }
 
     /// A request that was sent at `at` has its complete reply.
@@ -169,10 +180,9 @@ impl<'a, W: Wire> Exchange<'a, W> {
         if let Some(slow) = sent.slow.take() {
             slow.over(now);
         }
-        if sent.is_login {
-            self.login_reply.set(Some(start));
-        }
-        if sent.clears_state && start == ReplyStart::Failed {
+        self.logins.borrow_mut().on_answered(sent.effect, sent.login.take(), start);
+        let clears_state = matches!(sent.effect, Effect::Commit | Effect::Discard | Effect::Unwatch);
+        if clears_state && start == ReplyStart::Failed {
             self.state_is_known.set(false);
         }
         if let (Some(change), ReplyStart::Done) = (sent.pause, start) {

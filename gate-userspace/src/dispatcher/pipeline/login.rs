@@ -19,6 +19,7 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::stores::dedicated::{HASH, STATUS};
 use crate::dispatcher::stores::error::StoreError;
+use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::Step;
 use crate::protocol::resp::error_code;
@@ -144,15 +145,20 @@ impl<W: Wire> Session<W> {
 
     /// From now on it is charged to the tenant of the user as whom it has logged in, if it has one.
     pub(crate) fn set_tenant_of_user(&self, login_request: &LoginRequest, service: &Service<W>) {
-        if login_request.login.is_none() && !login_request.reset {
+        if !login_request.names_user() {
             return;
         }
         self.user.borrow_mut().clone_from(&login_request.login);
+        self.set_tenant(self.tenant_after(login_request, service), service);
+    }
+
+    /// The tenant that it is charged to once the store has accepted a login or a reset.
+    pub(crate) fn tenant_after(&self, login_request: &LoginRequest, service: &Service<W>) -> TenantId {
         let ledger = service.ledger.borrow();
-        let tenant =
-            login_request.login.as_ref().and_then(|login| service.tenants.borrow().of_user(login, &ledger));
+        let login = login_request.login.as_ref();
+        let of_user = login.and_then(|login| service.tenants.borrow().of_user(login, &ledger));
         drop(ledger);
-        self.set_tenant(tenant.unwrap_or_else(|| service.tenant_of_client(self.source).0), service);
+        of_user.unwrap_or_else(|| service.tenant_of_client(self.source).0)
     }
 
     /// True if the store accepts a login, by a connection that is kept for such questions.

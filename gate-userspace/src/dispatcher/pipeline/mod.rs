@@ -28,6 +28,7 @@ mod exchange;
 mod explain;
 mod housekeeping;
 mod login;
+mod pending_logins;
 mod queue_item;
 mod registry;
 mod request;

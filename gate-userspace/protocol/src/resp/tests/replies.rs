@@ -238,3 +238,21 @@ fn the_beginning_of_a_reply_shows_its_rows() {
         assert_eq!(rows(reply.as_bytes()), shown, "{reply}");
     }
 }
+
+#[test]
+fn an_arrays_values_are_told_apart_wherever_it_is_cut() {
+    let array = b"*5\r\n+OK\r\n*2\r\n$3\r\n-a\n\r\n*1\r\n:1\r\n-WRONGPASS no\r\n%1\r\n+a\r\n-b\r\n$-1\r\n";
+    let kinds = [Kind::Simple, Kind::Array, Kind::Error, Kind::Map, Kind::Null];
+    // The head comes in one piece.
+    for cut in 4..array.len() {
+        let mut elements = Elements::new();
+        let mut found = Vec::new();
+        for piece in [&array[..cut], &array[cut..]] {
+            elements.read(piece, |place, kind| found.push((place, kind))).unwrap();
+        }
+        assert!(found.iter().copied().eq(kinds.into_iter().enumerate()), "{cut}: {found:?}");
+    }
+    for other in ["*0\r\n", "*-1\r\n", "-EXECABORT no\r\n", "_\r\n"] {
+        Elements::new().read(other.as_bytes(), |place, kind| panic!("{other}: {place} {kind:?}")).unwrap();
+    }
+}
