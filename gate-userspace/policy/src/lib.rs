@@ -11,6 +11,7 @@ pub mod combined;
 pub mod cost_model;
 pub mod deep_debt;
 pub mod drr;
+pub mod fair_share;
 pub mod fixed_window;
 pub mod fleet_share;
 pub mod gradient;
