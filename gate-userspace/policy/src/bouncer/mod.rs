@@ -19,7 +19,8 @@
 //! **Deviations.** A type's objective may have any percentiles. What queues also waits for the next
 //! place to free, since all are taken: `mean / P`, which the formula leaves out and which is much where
 //! P is small; [`Config::next_permit`] counts it. Where the queue has tiers, counts are per tier, and the
-//! wait sums the tiers served before or with the request's own. What comes to the tiers above in the
+//! wait sums the tiers served before or with the request's own. Processing times are then learned by type and tier, so that a
+//! tier's dear requests do not refuse those of another: a tier that has seen too few of a type goes by those of all tiers. What comes to the tiers above in the
 //! meantime is served first, too, so the wait is divided by the share of the store that they leave
 //! (Cobham, *Priority Assignment in Waiting Line Problems*, 1954). A histogram that holds too few values
 //! goes on filling instead of being thrown away. A type whose processing times alone miss its objective
@@ -44,6 +45,7 @@
 mod config;
 mod estimator;
 mod fairness;
+mod learned;
 mod sliding;
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -55,6 +57,7 @@ pub use self::config::{AverageOver, Config, Fairness, HistogramKind, Objective, 
 pub use self::estimator::ProcessingTimes;
 use self::estimator::{Published, Recorder, Rhythm};
 use self::fairness::Helper;
+use self::learned::{Grounds, Learned, Measured, Shares};
 use super::Tier;
 use super::admission::{Admission, Decision, Estimate, QueryType, QueueOrder, Request};
 use super::range::OutOfRange;
@@ -66,17 +69,15 @@ pub struct Bouncer {
     order: QueueOrder,
     /// One per tier; if the queue is served in order of arrival, only the first is used.
     queues: [Queue; Tier::ALL.len()],
-    /// Mean processing time of each type, in nanoseconds.
-    means: Box<[AtomicU64]>,
     /// The part of the mean processing time, of all types, that passes before the next place is free; zero if that does
     /// not count.
     next_permit: AtomicU64,
     counts_next_permit: bool,
-    /// How much work may be queued for a type to keep its objective, plus one; zero if none keeps it.
-    budgets: Box<[AtomicU64]>,
     helper: Helper,
-    /// One per type.
+    /// One per type, all tiers together.
     recorders: Box<[Recorder]>,
+    /// Where the queue has tiers, one per tier and type.
+    tier_recorders: Box<[Recorder]>,
     learned: Mutex<Learned>,
 }
 
@@ -88,38 +89,14 @@ struct Queue {
     work: AtomicI64,
     /// By type.
     counts: Box<[AtomicI32]>,
+    /// By type: its mean processing time, in nanoseconds.
+    means: Box<[AtomicU64]>,
+    /// By type: how much work may be queued for it to keep its objective, plus one; zero if none keeps it.
+    budgets: Box<[AtomicU64]>,
     /// How long its completed requests were processed, in nanoseconds. Wraps.
     done: AtomicU64,
     /// The factor on a wait because of the tiers above, in 65,536ths.
     delay: AtomicU64,
-}
-
-/// State that the hot path does not read.
-#[derive(Debug)]
-struct Learned {
-    /// One per type; the catch-all is the last.
-    objectives: Vec<Objective>,
-    default_objective: Objective,
-    /// Every percentile that an objective names, ascending.
-    percentiles: Vec<f64>,
-    rhythm: Rhythm,
-    /// One per type.
-    published: Vec<Published>,
-    /// Of all types together.
-    general: Published,
-    /// The share of the store that each tier takes.
-    shares: Shares,
-    /// Since when nothing has been queued at any tick; `None` if something was at the last one.
-    idle_since: Option<Nanos>,
-}
-
-/// The share of the store that each tier took at the last tick.
-#[derive(Debug)]
-struct Shares {
-    last: Nanos,
-    done: [u64; Tier::ALL.len()],
-    /// Of the store's places, on average over the last second or so.
-    taken: [f64; Tier::ALL.len()],
 }
 
 impl Bouncer {
@@ -139,27 +116,35 @@ impl Bouncer {
         let mut objectives = config.types;
         objectives.push(config.default_objective.clone());
         let percentiles = percentiles(&objectives);
+        let of_tiers = match config.order {
+            QueueOrder::Fifo => 0,
+            QueueOrder::ByTier => Tier::ALL.len() * types,
+        };
+        let atomics = || (0..types).map(|_| AtomicU64::new(0)).collect();
+        let published = |count| (0..count).map(|_| Published::nothing(config.histogram, now)).collect();
         let bouncer = Self {
             parallelism: AtomicU32::new(config.parallelism),
             order: config.order,
             queues: Tier::ALL.map(|_| Queue {
                 work: AtomicI64::new(0),
                 counts: (0..types).map(|_| AtomicI32::new(0)).collect(),
+                means: atomics(),
+                budgets: atomics(),
                 done: AtomicU64::new(0),
                 delay: AtomicU64::new(NO_DELAY),
             }),
-            means: (0..types).map(|_| AtomicU64::new(0)).collect(),
-            budgets: (0..types).map(|_| AtomicU64::new(0)).collect(),
             next_permit: AtomicU64::new(0),
             counts_next_permit: config.next_permit,
             helper,
             recorders: (0..types).map(|_| Recorder::new()).collect(),
+            tier_recorders: (0..of_tiers).map(|_| Recorder::new()).collect(),
             learned: Mutex::new(Learned {
                 objectives,
                 default_objective: config.default_objective,
                 percentiles,
                 rhythm: Rhythm { interval: config.interval, min_samples: u64::from(config.min_samples) },
-                published: (0..types).map(|_| Published::nothing(config.histogram, now)).collect(),
+                published: published(types),
+                tier_published: published(of_tiers),
                 general: Published::nothing(HistogramKind::Swap, now),
                 shares: Shares { last: now, done: Default::default(), taken: Default::default() },
                 idle_since: None,
@@ -185,7 +170,7 @@ impl Bouncer {
     /// A type's place; the last for those that are not known.
     #[inline]
     fn column(&self, query_type: QueryType) -> usize {
-        usize::from(query_type.0).min(self.means.len() - 1)
+        usize::from(query_type.0).min(self.recorders.len() - 1)
     }
 
     /// The queue that a request of `tier` joins.
@@ -215,7 +200,7 @@ impl Bouncer {
     fn count(&self, request: Request, requests: i32) {
         let column = self.column(request.query_type);
         let queue = &self.queues[self.queue(request.tier)];
-        let mean = self.means[column].load(Ordering::Relaxed).cast_signed();
+        let mean = queue.means[column].load(Ordering::Relaxed).cast_signed();
         queue.counts[column].fetch_add(requests, Ordering::Relaxed);
         queue.work.fetch_add(mean * i64::from(requests), Ordering::Relaxed);
     }
@@ -224,16 +209,27 @@ impl Bouncer {
     fn publish(&self, learned: &mut Learned, now: Nanos) {
         let is_idle = self.queues.iter().all(Queue::is_empty);
         learned.idle_since = is_idle.then(|| learned.idle_since.unwrap_or(now));
-        for index in 0..learned.objectives.len() {
-            let (objective, times) = learned.grounds(index);
-            let mut budget = self.budget(objective, times);
-            self.means[index].store(times.map_or(0, |times| times.mean.0), Ordering::Relaxed);
-            if budget == 0 && learned.is_trial_due(index, now) {
-                // Hopeless => On trial: nothing was admitted that could have told otherwise.
-                budget = self.budget(objective, None);
-                learned.published[index].renew(&self.recorders[index], now);
+        let mut on_trial = Vec::new();
+        for (tier, queue) in self.queues.iter().enumerate() {
+            for column in 0..learned.objectives.len() {
+                let Grounds { objective, times, of } = learned.grounds(tier, column);
+                let mut budget = self.budget(objective, times);
+                queue.means[column].store(times.map_or(0, |times| times.mean.0), Ordering::Relaxed);
+                if budget == 0 && learned.is_trial_due(of, now) {
+                    // Hopeless => On trial: nothing was admitted that could have told otherwise.
+                    budget = self.budget(objective, None);
+                    on_trial.push(of);
+                }
+                queue.budgets[column].store(budget, Ordering::Relaxed);
             }
-            self.budgets[index].store(budget, Ordering::Relaxed);
+        }
+        for of in on_trial {
+            match of {
+                Measured::Type(column) => learned.published[column].renew(&self.recorders[column], now),
+                Measured::OfTier(place) => {
+                    learned.tier_published[place].renew(&self.tier_recorders[place], now);
+                }
+            }
         }
         let general = learned.general.processing_times().filter(|_| self.counts_next_permit);
         self.next_permit.store(general.map_or(0, |times| times.mean.0), Ordering::Relaxed);
@@ -241,7 +237,7 @@ impl Bouncer {
             let work = |(count, mean): (&AtomicI32, &AtomicU64)| {
                 i128::from(count.load(Ordering::Relaxed)) * i128::from(mean.load(Ordering::Relaxed))
             };
-            let work: i128 = queue.counts.iter().zip(&self.means).map(work).sum();
+            let work: i128 = queue.counts.iter().zip(&queue.means).map(work).sum();
             // A million more of the longest requests have room before the next tick.
             queue.work.store(work.clamp(0, i128::from(i64::MAX / 2)) as i64, Ordering::Relaxed);
         }
@@ -270,7 +266,7 @@ impl Bouncer {
     fn judge(&self, request: Request, overrides: impl FnOnce(usize, bool) -> bool) -> Decision {
         let column = self.column(request.query_type);
         let work = self.work_before(request.tier);
-        let budget = self.budgets[column].load(Ordering::Relaxed);
+        let budget = self.queues[self.queue(request.tier)].budgets[column].load(Ordering::Relaxed);
         let refused = work >= budget;
         if overrides(column, refused) {
             return Decision::AdmitUnderserved;
@@ -299,26 +295,6 @@ impl Queue {
     }
 }
 
-impl Learned {
-    /// True if a type that its last publication makes hopeless is to be tried again.
-    fn is_trial_due(&self, index: usize, now: Nanos) -> bool {
-        let published = &self.published[index];
-        let passed = |since: Nanos, intervals: u64| {
-            now.saturating_sub(since).0 >= self.rhythm.interval.0.saturating_mul(intervals)
-        };
-        let is_over = |idle: Nanos| published.measured_from() < idle && passed(idle, 1);
-        passed(published.since(), PATIENCE_INTERVALS) || self.idle_since.is_some_and(is_over)
-    }
-
-    /// The objective and the processing times that a type is judged by; those of all types together while it is cold.
-    fn grounds(&self, index: usize) -> (&Objective, Option<&ProcessingTimes>) {
-        match self.published[index].processing_times() {
-            Some(own) => (&self.objectives[index], Some(own)),
-            None => (&self.default_objective, self.general.processing_times()),
-        }
-    }
-}
-
 impl Admission for Bouncer {
     #[inline]
     fn decide(&self, request: Request, now: Nanos, draw: f64) -> Decision {
@@ -331,7 +307,8 @@ impl Admission for Bouncer {
 
     fn estimates(&self, request: Request) -> Vec<Estimate> {
         let learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        let (objective, times) = learned.grounds(self.column(request.query_type));
+        let Grounds { objective, times, .. } =
+            learned.grounds(self.queue(request.tier), self.column(request.query_type));
         let wait = self.expected_wait(request.tier);
         let estimate = |target: &Target| {
             let processing = times.map_or(Nanos::ZERO, |times| times.at(target.percentile));
@@ -358,7 +335,12 @@ impl Admission for Bouncer {
     #[inline]
     fn completed(&self, request: Request, processing: Nanos, _now: Nanos) {
         self.queues[self.queue(request.tier)].done.fetch_add(processing.0, Ordering::Relaxed);
-        self.recorders[self.column(request.query_type)].record(processing);
+        let column = self.column(request.query_type);
+        self.recorders[column].record(processing);
+        let place = self.queue(request.tier) * self.recorders.len() + column;
+        if let Some(recorder) = self.tier_recorders.get(place) {
+            recorder.record(processing);
+        }
     }
 
     fn set_parallelism(&self, parallelism: u32) {
@@ -382,9 +364,12 @@ impl Admission for Bouncer {
 
     fn refresh(&self, now: Nanos) {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        let Learned { percentiles, rhythm, published, general, .. } = &mut *learned;
+        let Learned { percentiles, rhythm, published, tier_published, general, .. } = &mut *learned;
         general.refresh_general(&self.recorders, published, percentiles, *rhythm, now);
         for (recorder, published) in self.recorders.iter().zip(published) {
+            published.refresh(recorder, percentiles, *rhythm, now);
+        }
+        for (recorder, published) in self.tier_recorders.iter().zip(tier_published) {
             published.refresh(recorder, percentiles, *rhythm, now);
         }
         self.share(&mut learned.shares, now);
@@ -401,9 +386,6 @@ fn percentiles(objectives: &[Objective]) -> Vec<f64> {
     percentiles
 }
 
-/// How many intervals a type stays refused because its processing times alone miss its objective,
-/// before it is tried again. What is hopeless indeed gets `min_samples` requests per so long.
-const PATIENCE_INTERVALS: u64 = 10;
 /// A wait as long as the queue's work takes, in 65,536ths.
 const NO_DELAY: u64 = 1 << 16;
 /// The time over which a tier's share of the store is averaged.
