@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 159] = [
+const ORDER: [&str; 161] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -108,6 +108,7 @@ const ORDER: [&str; 159] = [
     "clients/mod.rs",
     "clients/timeouts.rs",
     "clients/client.rs",
+    "clients/client_number.rs",
     "clients/conversation.rs",
     "clients/proxy_header.rs",
     "clients/memory_budget.rs",
@@ -148,6 +149,7 @@ const ORDER: [&str; 159] = [
     "metrics/latency.rs",
     "wire/memcached.rs",
     "wire/memcached/multiget.rs",
+    "wire/resp/session.rs",
     "wire/resp.rs",
     "wire/mod.rs",
     "wire/buffer.rs",

@@ -149,7 +149,7 @@ impl<W: Wire> Service<W> {
                 explained.notes.push("the store is asked if it accepts the login".to_owned());
                 Ok(Verdict::Passes)
             }
-            Route::GateStats | Route::Quit => Ok(Verdict::Answered),
+            Route::GateStats | Route::ClientId | Route::Quit => Ok(Verdict::Answered),
         }
     }
 
@@ -193,7 +193,7 @@ impl<W: Wire> Service<W> {
         match cached {
             CachePeek::Hit if ledger.may_cache(tenant) => return Ok(Verdict::Cached),
             CachePeek::Joins if ledger.may_cache(tenant) => return Ok(Verdict::Joins),
-            _ => {}
+            CachePeek::Hit | CachePeek::Joins | CachePeek::Store => {}
         }
         self.admission.peek_policy(client.shadow, class, ledger, explained, now)?;
         let is_slow = is_slow::<W>(request);
@@ -253,9 +253,9 @@ fn decode_one<W: Wire>(
             }
             Step::Fault { fault, .. } => {
                 let mut answer = Vec::new();
-                W::answer_fault(&fault, &mut answer);
+                let reason = W::answer_fault(&fault, &mut answer).reason.name();
                 return Err(format!(
-                    "{:?} is no request that gate forwards: it answers \"{}\"",
+                    "{:?} is no request that gate forwards ({reason}): it answers \"{}\"",
                     shown(words),
                     answer.trim_ascii().escape_ascii()
                 ));

@@ -83,6 +83,11 @@ impl<W: Wire> Service<W> {
                     self.own_stats.borrow_mut().document(&self.service_metrics, now),
                 );
             }
+            Ok(Verdict::ClientId) => {
+                let mut reply = Vec::new();
+                W::Session::client_id(client.number(), &mut reply);
+                self.reply(client, replies, seq, &reply);
+            }
             Err(refusal) => {
                 client.note_refused(request, refusal);
                 self.refuse_decoded(client, replies, seq, W::wants_no_reply(request), refusal, now);
@@ -186,7 +191,8 @@ impl<W: Wire> Service<W> {
             Route::Dedicated => self.admit_dedicated(decoded, now),
             Route::Login => self.admit_login(decoded, now),
             Route::Quit => Ok(Verdict::Quit),
-            Route::GateStats => self.admit_own_stats(decoded, now),
+            Route::GateStats => self.admit_answered_here(decoded, Verdict::GateStats, now),
+            Route::ClientId => self.admit_answered_here(decoded, Verdict::ClientId, now),
         }
     }
 
@@ -353,12 +359,17 @@ impl<W: Wire> Service<W> {
         Ok(Verdict::Login)
     }
 
-    /// A request for gate's own statistics: it is charged like any other.
-    fn admit_own_stats(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
+    /// A request that gate answers itself: it is charged like any other.
+    fn admit_answered_here(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        verdict: Verdict,
+        now: Nanos,
+    ) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         let mut charged = self.charge(decoded, ledger, now)?;
         self.admission.count_passed(ledger, &mut charged);
-        Ok(Verdict::GateStats)
+        Ok(verdict)
     }
 
     /// True if an unauthenticated client names a user of some tenant.
@@ -419,6 +430,7 @@ enum Verdict {
     Hit(Rc<[u8]>),
     Quit,
     GateStats,
+    ClientId,
     Login,
     /// To be sent over a dedicated connection.
     Dedicated,

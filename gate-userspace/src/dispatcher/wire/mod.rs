@@ -154,6 +154,9 @@ pub(crate) trait SessionState<R> {
         false
     }
 
+    /// Appends the reply to a client that asks for its number.
+    fn client_id(_id: u64, _out: &mut Vec<u8>) {}
+
     /// A request that the store refuses, wherever it takes any.
     const UNKNOWN_COMMAND: &'static [u8] = b"";
 
@@ -208,6 +211,8 @@ pub(crate) enum Route {
     Login,
     /// gate answers it with its own statistics.
     GateStats,
+    /// gate answers it with a number that no other client has.
+    ClientId,
     /// The client closes its connection.
     Quit,
 }

@@ -7,11 +7,8 @@ use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
 use super::{
-    Answer, Cacheable, Codec, Effect, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route,
-    SessionState, Ttl, Wire,
+    Answer, Cacheable, Codec, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Ttl, Wire,
 };
-use crate::dispatcher::identity::LoginRequest;
-use crate::dispatcher::store_silence::PauseChange;
 use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
@@ -22,6 +19,7 @@ use crate::protocol::resp::{
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 mod occupancy;
+mod session;
 
 /// Redis' protocol.
 #[derive(Debug)]
@@ -107,8 +105,25 @@ impl Codec for Resp {
             // It says which library the client uses: of no consequence for whoever shares the connection.
             State::Name if request.command == SET_INFO => Route::Shared,
             State::Quit => Route::Quit,
-            _ if request.changes() => Route::Login,
-            _ => Route::Dedicated,
+            State::Own if request.command == CLIENT_ID && request.args == 2 => Route::ClientId,
+            State::Auth | State::Hello | State::Select | State::Reset | State::Name if request.changes() => {
+                Route::Login
+            }
+            State::Auth
+            | State::Hello
+            | State::Select
+            | State::Reset
+            | State::Name
+            | State::Transaction
+            | State::Blocking
+            | State::Pause
+            | State::Pubsub
+            | State::Monitor
+            | State::Replication
+            | State::Reply
+            | State::Tracking
+            | State::Cluster
+            | State::Own => Route::Dedicated,
         }
     }
 
@@ -179,81 +194,6 @@ impl Cacheable for Resp {
     }
 }
 
-impl SessionState<Request> for Resp {
-    const HAS_USERS: bool = true;
-
-    fn login(request: &Request, bytes: &[u8]) -> Option<LoginRequest> {
-        request.change(bytes).map(|change| LoginRequest::of(&change))
-    }
-
-    fn changes_session(request: &Request) -> bool {
-        request.changes()
-            || matches!(request.state, State::Auth | State::Hello | State::Select | State::Reset)
-    }
-
-    #[inline]
-    fn is_forbidden(answer: &[u8]) -> bool {
-        answer.starts_with(b"-NOPERM")
-    }
-
-    /// Redis says the name of a command that it does not know.
-    const UNKNOWN_COMMAND: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
-
-    #[inline]
-    fn effect(request: &Request) -> Effect {
-        match (request.state, request.command) {
-            (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
-            // Modules' commands, and a look at a connection of the client's identity.
-            (State::Own, Command::UNKNOWN | CLIENT_INFO) => Effect::None,
-            (State::Own, CLIENT) => Effect::Unknown,
-            // Neither waits for a permit: requests that hold one may be waiting for it.
-            (State::Blocking | State::Pause, _) => Effect::Blocks,
-            (State::Transaction, MULTI) => Effect::Begin,
-            (State::Transaction, EXEC) => Effect::Commit,
-            (State::Transaction, DISCARD) => Effect::Discard,
-            (State::Transaction, WATCH) => Effect::Watch,
-            (State::Transaction, UNWATCH) => Effect::Unwatch,
-            (State::Reset | State::Quit, _) => Effect::Reset,
-            (State::Pubsub | State::Monitor | State::Replication, _) => Effect::Subscribes,
-            (
-                State::Select
-                | State::Hello
-                | State::Auth
-                | State::Name
-                | State::Transaction
-                | State::Reply
-                | State::Tracking
-                | State::Cluster
-                | State::Own,
-                _,
-            ) => Effect::Lasting,
-        }
-    }
-
-    fn pause(request: &Request, bytes: &[u8]) -> Option<PauseChange> {
-        match request.command {
-            PAUSE => {
-                let millis = str::from_utf8(request.args(bytes).nth(2)?).ok()?.parse().ok()?;
-                Some(PauseChange::Begin(Nanos::from_millis(millis)))
-            }
-            UNPAUSE => Some(PauseChange::End),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn awaits_replicas(request: &Request) -> bool {
-        [WAIT, WAITAOF].contains(&request.command)
-    }
-
-    const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-
-    /// Redis says the name of a command that it does not know.
-    const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
-
-    const IN_CLUSTER: &'static [u8] = CLUSTER;
-}
-
 impl Wire for Resp {
     type Session = Self;
 }
@@ -262,18 +202,8 @@ impl Wire for Resp {
 /// be a rank.
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
-const CLIENT: Command = Command::named("client");
-const CLIENT_INFO: Command = Command::named("client|info");
+const CLIENT_ID: Command = Command::named("client|id");
 const SET_INFO: Command = Command::named("client|setinfo");
-const PAUSE: Command = Command::named("client|pause");
-const UNPAUSE: Command = Command::named("client|unpause");
-const WAIT: Command = Command::named("wait");
-const WAITAOF: Command = Command::named("waitaof");
-const MULTI: Command = Command::named("multi");
-const EXEC: Command = Command::named("exec");
-const DISCARD: Command = Command::named("discard");
-const WATCH: Command = Command::named("watch");
-const UNWATCH: Command = Command::named("unwatch");
 
 /// A shared connection.
 #[derive(Debug)]

@@ -254,7 +254,9 @@ impl<W: Wire> Scene<W> {
             Verdict::Joins
         } else if waits > waiting {
             Verdict::Queued
-        } else if W::route(&request) == Route::GateStats || step == super::super::request::NextStep::Close {
+        } else if matches!(W::route(&request), Route::GateStats | Route::ClientId)
+            || step == super::super::request::NextStep::Close
+        {
             Verdict::Answered
         } else {
             Verdict::Passes
@@ -400,7 +402,7 @@ fn bad_questions_get_clear_answers() {
         (ask(Asker::Tenant("nobody".to_owned()), "get a"), "there is no tenant \"nobody\""),
         (
             ask(source(), "frobnicate a"),
-            "\"frobnicate a\" is no request that gate forwards: it answers \"ERROR\"",
+            "\"frobnicate a\" is no request that gate forwards (malformed): it answers \"ERROR\"",
         ),
         (ask(source(), "get a\r\nget b"), "several lines"),
         (ask(source(), ""), "name a command"),
