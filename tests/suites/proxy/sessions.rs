@@ -10,6 +10,7 @@ use gate_tests::proxy::{Listening, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
+mod busy;
 mod random;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -264,17 +265,24 @@ fn a_lost_connection_refuses_no_read_and_ends_no_client() -> Result<()> {
     for client in &mut clients {
         ensure!(ask(client, "GET a\r\n")? == "$-1\r\n");
     }
-    thread::park_timeout(Duration::from_millis(60));
-    for round in 0..24_u64 {
+    for round in 0..60_u64 {
         admin.write_all(b"CLIENT KILL TYPE normal SKIPME yes\r\n")?;
         read_until(&mut admin, b"\r\n")?;
-        thread::park_timeout(Duration::from_millis([0, 1, 5, 30][round as usize % 4]));
+        thread::park_timeout(Duration::from_millis([0, 1, 5, 0, 0, 30][round as usize % 6]));
         for client in &mut clients {
             let said = ask(client, "GET a\r\n")?;
             ensure!(said == "$-1\r\n", "round {round}: {said}");
         }
-        // A connection that is closed at once, again and again, is another matter.
-        thread::park_timeout(Duration::from_millis(60));
+        // Also those that are closed as soon as they are there, or before.
+        let in_a_row = if round % 5 == 0 { 6 } else { 0 };
+        for _ in 0..in_a_row {
+            admin.write_all(b"CLIENT KILL TYPE normal SKIPME yes\r\n")?;
+            read_until(&mut admin, b"\r\n")?;
+        }
+        if round % 10 == 0 {
+            let said = ask(&mut gate.connect()?, "SELECT 3\r\n")?;
+            ensure!(said == "+OK\r\n", "round {round}: {said}");
+        }
     }
     Ok(())
 }

@@ -141,6 +141,8 @@ impl<E: StoreEvents> StoreConnection<E> {
 
     /// Connects, and reconnects after failures, until the store refuses the pool's user.
     pub(crate) async fn run(self: Rc<Self>, pool: Weak<PoolIdentity>, events: Rc<E>) {
+        // Connections in a row that the store has closed before it had answered a request.
+        let mut lost = 0;
         loop {
             let error = match self.connect(&pool, &*events).await {
                 Ok(socket) => {
@@ -159,17 +161,26 @@ impl<E: StoreEvents> StoreConnection<E> {
                         // Nothing is lost, and nobody is refused: what is asked meanwhile waits.
                         continue;
                     }
-                    if self.is_only_lost(&error, connected) {
+                    lost = if self.has_served_since(connected) { 0 } else { lost + 1 };
+                    if self.is_only_lost(&error, lost) {
                         self.is_paused.set(false);
                         self.state.borrow_mut().lose(&*events);
                         events.connection_lost(&error);
                         events.flush();
+                        tokio::time::sleep(AFTER_LOSS * lost).await;
                         continue;
                     }
                     error
                 }
+                // It was lost while it was set up: nothing had been sent on it.
+                Err(error) if self.is_only_lost(&error, lost + 1) => {
+                    lost += 1;
+                    tokio::time::sleep(AFTER_LOSS * lost).await;
+                    continue;
+                }
                 Err(error) => error,
             };
+            lost = 0;
             if let (StoreError::Refused(why), Some(pool)) = (&error, pool.upgrade())
                 && events.user_refused(&pool, why)
             {
@@ -191,15 +202,17 @@ impl<E: StoreEvents> StoreConnection<E> {
         self.overdue.set(false);
     }
 
-    /// True if the end of a connection that was there since `connected` says nothing of the store: it was trusted, and has closed
-    /// this one connection (`CLIENT KILL`, `timeout`).
-    fn is_only_lost(&self, error: &StoreError, connected: Nanos) -> bool {
+    /// True if the connection, which was there since `connected`, has lasted or been answered on.
+    fn has_served_since(&self, connected: Nanos) -> bool {
         let has_lasted = clock::monotonic().saturating_sub(connected) >= LASTED;
+        has_lasted || self.state.borrow().last_read > connected
+    }
+
+    /// True if the end of a connection says nothing of the store: it was trusted, and has closed this one connection (`CLIENT KILL`,
+    /// `timeout`), or `lost` in a row, which are few.
+    fn is_only_lost(&self, error: &StoreError, lost: u32) -> bool {
         let can_go_on = <<E::Wire as Codec>::Link as Link>::REPEATS || self.is_idle();
-        matches!(error, StoreError::Closed | StoreError::Io(_))
-            && has_lasted
-            && can_go_on
-            && self.state.borrow().health.is_trusted()
+        error.is_cut_off() && lost <= MOST_LOST && can_go_on && self.state.borrow().health.is_trusted()
     }
 
     /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
@@ -389,8 +402,11 @@ const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 /// How often it is looked whether nothing is outstanding, and how often at most: for 5 s.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LAST_LOOKS: u32 = 500;
-/// A connection that lasts less says something of the store.
+/// A connection that lasts less, and on which nothing is answered, may say something of the store: so many in a row do. The pause after
+/// each is longer by a step; requests wait meanwhile.
 const LASTED: Nanos = Nanos::from_millis(20);
+const MOST_LOST: u32 = 8;
+const AFTER_LOSS: Duration = Duration::from_millis(2);
 /// So many requests together are worth a write of their own.
 const FULL_PIPELINE: usize = 256;
 /// A request that has waited so long stands behind one that is large or slow.

@@ -60,11 +60,48 @@ pub(crate) enum StoreError {
 }
 
 impl StoreError {
+    /// True if a connection that there was has ended.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        use std::io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
+        };
+        let ends = [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
+        match self {
+            Self::Closed => true,
+            Self::Io(error) => ends.contains(&error.kind()),
+            Self::Tls(_)
+            | Self::TimedOut
+            | Self::Down { .. }
+            | Self::Malformed(_)
+            | Self::Full(_)
+            | Self::Unhealthy(_)
+            | Self::Refused(_)
+            | Self::Password(_)
+            | Self::Cluster
+            | Self::Unresolved
+            | Self::Moved
+            | Self::Limit
+            | Self::Unasked => false,
+        }
+    }
+
     /// The error of the store's own that a client reads which cannot have a connection.
     pub(crate) fn words(&self) -> Option<&[u8]> {
         match self {
             Self::Refused(words) | Self::Full(words) => Some(words),
-            _ => None,
+            Self::Io(_)
+            | Self::Tls(_)
+            | Self::Closed
+            | Self::TimedOut
+            | Self::Down { .. }
+            | Self::Malformed(_)
+            | Self::Unhealthy(_)
+            | Self::Password(_)
+            | Self::Cluster
+            | Self::Unresolved
+            | Self::Moved
+            | Self::Limit
+            | Self::Unasked => None,
         }
     }
 
@@ -73,7 +110,19 @@ impl StoreError {
         match self {
             Self::Down { retry_after } => Refusal::after(Reason::StoreDown, *retry_after),
             Self::Limit => Refusal::of(Reason::Limit),
-            _ => Refusal::of(Reason::StoreDown),
+            Self::Io(_)
+            | Self::Tls(_)
+            | Self::Closed
+            | Self::TimedOut
+            | Self::Malformed(_)
+            | Self::Full(_)
+            | Self::Unhealthy(_)
+            | Self::Refused(_)
+            | Self::Password(_)
+            | Self::Cluster
+            | Self::Unresolved
+            | Self::Moved
+            | Self::Unasked => Refusal::of(Reason::StoreDown),
         }
     }
 }

@@ -127,7 +127,14 @@ impl IdleConnections {
                         Ok(Err(_)) | Err(_) => {}
                     }
                 }
-                // Whatever else was wrong with the kept one, a new connection shows whether the store can be used.
+                // Whatever else was wrong with the kept one, a new connection shows whether the store can be used. One that is closed
+                // while it is set up may be one of many (`CLIENT KILL`).
+                for _ in 1..MOST_TRIED {
+                    match DedicatedConnection::open_answering(settings, identity).await {
+                        Err(error) if error.is_cut_off() => {}
+                        opened => return opened,
+                    }
+                }
                 DedicatedConnection::open_answering(settings, identity).await
             }))
             .await?;
@@ -218,6 +225,7 @@ impl IdleConnections {
                 health.connected(clock::monotonic());
                 health.answered();
             }
+            Err(error @ StoreError::Io(_)) if error.is_cut_off() => {}
             Err(StoreError::Io(_) | StoreError::TimedOut) => {
                 health.failed(clock::monotonic());
             }
@@ -285,6 +293,8 @@ impl Drop for Waits<'_> {
     }
 }
 
+/// Attempts to set up one connection, if the store closes it meanwhile.
+const MOST_TRIED: usize = 3;
 /// Connections of a thread that are being made at once: enough for any store that answers.
 const MOST_MAKING: usize = 16;
 /// The pause after a connection could not be made ready.

@@ -1,0 +1,77 @@
+//! One command that goes through a large key, of one tenant: the others wait, and are answered.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use gate_tests::proxy::{Listening, read_until};
+use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
+
+use super::EVERYONE;
+
+/// Commands that may take a Redis long, each of another kind. Their keys are filled when the test is long.
+const COMMANDS: [&str; 15] = [
+    "LPOS list none",
+    "LRANGE list 0 -1",
+    "LREM list 0 none",
+    "SMEMBERS set",
+    "SINTERSTORE to set set",
+    "SORT set BY nosort",
+    "HGETALL hash",
+    "ZUNION 2 sorted sorted",
+    "ZRANGEBYSCORE sorted -inf +inf",
+    "BITCOUNT string",
+    "KEYS *",
+    "EVAL \"for i = 1, 3e6 do redis.call('get', 'none') end\" 0",
+    "MEMORY USAGE set SAMPLES 0",
+    "DEL hash",
+    "FLUSHALL",
+];
+/// The store does nothing for longer than `store_timeout` while it has a command, as one does that is busy with it.
+const SILENCE: Duration = Duration::from_millis(130);
+const SERVICE: &str = "store_timeout = \"100ms\"\nslow_timeout = \"20s\"";
+
+fn fill(store: &Listening, count: u32) -> Result<()> {
+    let script = format!(
+        "EVAL \"for i = 1, {count} do redis.call('rpush', 'list', i) redis.call('sadd', 'set', i) redis.call('hset', 'hash', i, i) \
+         redis.call('zadd', 'sorted', i, i) end redis.call('setrange', 'string', 100 * {count}, 'x') return 7\" 0\r\n"
+    );
+    store.ask(script.as_bytes(), b":7\r\n")?;
+    Ok(())
+}
+
+#[test]
+fn a_command_over_a_large_key_costs_no_other_its_answer() -> Result<()> {
+    let store = Listening::redis()?;
+    let is_long = std::env::var_os("GATE_LONG").is_some();
+    fill(&store, if is_long { 1_000_000 } else { 10 })?;
+    let gate = Listening::gate_with("threads = \"2\"", "resp", store.address, SERVICE, EVERYONE)?;
+    let mut others = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    for command in COMMANDS {
+        let mut client = gate.connect()?;
+        client.write_all(b"ECHO begin\r\n")?;
+        read_until(&mut client, b"begin\r\n")?;
+        if !is_long {
+            store.stall()?;
+        }
+        client.write_all(format!("{command}\r\nECHO the-end\r\n").as_bytes())?;
+        for (number, other) in others.iter_mut().enumerate() {
+            // One of them needs a connection of its own, and one a new identity.
+            let request = ["INCR n\r\n", "GET a\r\n", "SELECT 3\r\n", "WATCH a\r\n"][number];
+            other.write_all(request.as_bytes())?;
+        }
+        if !is_long {
+            let stalled = Instant::now();
+            wait_until("time passes", || Ok(stalled.elapsed() > SILENCE))?;
+            store.signal(Signal::SIGCONT)?;
+        }
+        for (number, other) in others.iter_mut().enumerate() {
+            let said = String::from_utf8(read_until(other, b"\r\n")?)?;
+            ensure!(!said.starts_with('-'), "{number} behind {command}: {said}");
+        }
+        let said = read_until(&mut client, b"the-end\r\n")?;
+        ensure!(!said.starts_with(b"-"), "{command}: {}", String::from_utf8_lossy(&said));
+    }
+    Ok(())
+}
