@@ -15,12 +15,12 @@ use gate_common::abi::{
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
+use super::guarded_request::{class_and_rows, first_key, is_malformed, with_value};
 use crate::explanation::{Asker, Bucket, Explanation, PriceTerms, Question, Verdict, encode, millis, shown};
 use crate::kernel::Maps;
 use crate::policy::Tier;
-use crate::protocol::memcached::{Decoder, Limits as DecoderLimits};
+use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
-use crate::protocol::{Refusal, Step};
 
 /// Explains what the next request of a client would get at the service in this slot of the maps, at `now` on gate's clock.
 ///
@@ -52,8 +52,13 @@ pub fn explain(
     } else {
         with_value(encode(&question.words, is_resp)?, is_resp)
     };
-    let price = context.price(&question.words, bytes.len(), &mut explained);
-    match context.follow(price, &question.words, &mut explained) {
+    let is_scanned = is_udp && service.protocol == Protocol::Memcached as u8;
+    let is_malformed = is_scanned && is_malformed(&question.words, &bytes);
+    let price = match is_malformed {
+        true => (MilliRu::ZERO, MilliRu::ZERO),
+        false => context.price(&question.words, bytes.len(), &mut explained),
+    };
+    match context.follow(price, &question.words, is_malformed, &mut explained) {
         Ok(()) => explained.verdict = Verdict::Passes,
         Err(Refused { .. }) if context.is_shadowed => explained.verdict = Verdict::Passes,
         Err(Refused { refusal, bucket, is_answered }) => {
@@ -202,6 +207,7 @@ impl<'m> Context<'m> {
         &self,
         (asked, price): (MilliRu, MilliRu),
         words: &[Vec<u8>],
+        is_malformed: bool,
         explained: &mut Explanation,
     ) -> Result<(), Refused> {
         if self.is_stale && self.view.flags & view_flags::STALE_PASS != 0 {
@@ -217,6 +223,10 @@ impl<'m> Context<'m> {
             if action == TcpAction::DropData as u8 {
                 return self.refuse(explained, Refusal::of(Reason::RejectedUntil), None);
             }
+        }
+        if is_malformed {
+            explained.notes.push("memcached's versions read that line differently".to_owned());
+            return self.refuse(explained, Refusal::of(Reason::Malformed), None);
         }
         self.key_bucket(words, explained)?;
         self.describe_quotas(price, explained);
@@ -351,7 +361,8 @@ impl<'m> Context<'m> {
         let is_answered = self.tenant != 0
             && self.is_udp
             && is_memcached
-            && self.state.flags & tenant_flags::MAY_REPLY != 0;
+            && self.state.flags & tenant_flags::MAY_REPLY != 0
+            && refusal.reason != Reason::Malformed;
         if is_answered {
             explained.notes.push(
                 "refusals are answered as far as `reply_budget` goes, and dropped beyond it".to_owned(),
@@ -385,53 +396,7 @@ fn mapped(source: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A request with the value that its line announces, made up.
-fn with_value(mut bytes: Vec<u8>, is_resp: bool) -> Vec<u8> {
-    let mut decoder = Decoder::new(DecoderLimits::default());
-    while !is_resp
-        && let Step::More { want } = decoder.next(&bytes)
-        && (bytes.len() + 1..=MAX_VALUE).contains(&want)
-    {
-        bytes.resize(want - 2, b'x');
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes
-}
-
-/// The class and the rows that the program reads of a command (`gate-ebpf/src/parse/verb.rs`).
-fn class_and_rows(words: &[Vec<u8>]) -> (QueryClass, u32) {
-    let named = words.len() as u32 - 1;
-    let one = named.min(1);
-    let get = |rows: u32| (if rows > 1 { QueryClass::MultiGet } else { QueryClass::Get }, rows);
-    match &*words[0] {
-        // A command that ends with its name is read as one that is not known.
-        _ if named == 0 => (QueryClass::Other, 0),
-        b"get" | b"gets" | b"bget" => get(named),
-        b"gat" | b"gats" => get(named - 1),
-        b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas" | b"ms" => (QueryClass::Set, one),
-        b"delete" | b"md" => (QueryClass::Delete, one),
-        b"incr" | b"decr" | b"ma" => (QueryClass::Arithmetic, one),
-        b"touch" => (QueryClass::Touch, one),
-        b"mg" => (QueryClass::Get, one),
-        b"me" => (QueryClass::Other, one),
-        _ => (QueryClass::Other, named),
-    }
-}
-
-/// The first key of a command, as far as the program takes it for one.
-fn first_key(words: &[Vec<u8>]) -> Option<&[u8]> {
-    let at = match &*words[0] {
-        b"gat" | b"gats" => 2,
-        b"get" | b"gets" | b"bget" | b"set" | b"add" | b"replace" | b"append" | b"prepend" | b"cas"
-        | b"ms" | b"delete" | b"md" | b"incr" | b"decr" | b"ma" | b"touch" | b"mg" => 1,
-        _ => return None,
-    };
-    words.get(at).map(Vec::as_slice).filter(|key| !key.is_empty())
-}
-
 /// Bytes before the commands of a datagram.
 const FRAME_HEADER: usize = 8;
 /// The payload that every Ethernet carries in one packet.
 const ONE_PACKET: usize = 1_400;
-/// Larger values are announced, and do not fit into packets anyway.
-const MAX_VALUE: usize = 64 << 10;

@@ -13,6 +13,7 @@ use crate::config::{Config, Protocol, Service};
 use crate::explanation::{Asker, Explanation, Question};
 
 pub mod guarded;
+mod guarded_request;
 
 /// A question of a client, as its query has it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -50,6 +50,9 @@ const COMMANDS: [&str; 16] = [
     "frobnicate a b",
 ];
 
+/// Storage lines that are malformed in a datagram. What of a segment is data behind them nobody can tell.
+const MALFORMED: [&str; 4] = ["set k +5 0 100", "set k 0 0 +100", "ms k 10 +N", "set k 4294967296 0 100"];
+
 #[test]
 fn the_program_does_with_a_packet_what_was_explained() {
     if !privilege::root("differential::the_program_does_with_a_packet_what_was_explained") {
@@ -62,8 +65,16 @@ fn the_program_does_with_a_packet_what_was_explained() {
         one_plan(&mut world, seed, &mut seen).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
     }
     println!("{seen:?}");
-    for wanted in ["Passed ", "quota", "rejected-until", "penalty", "too-large", "unknown-source", "hot-key"]
-    {
+    for wanted in [
+        "Passed ",
+        "quota",
+        "rejected-until",
+        "penalty",
+        "too-large",
+        "unknown-source",
+        "hot-key",
+        "malformed",
+    ] {
         let met: usize = seen.iter().filter(|(key, _)| key.contains(wanted)).map(|(_, count)| count).sum();
         assert!(met >= 20, "{wanted} in {seen:?}");
     }
@@ -94,7 +105,10 @@ fn one_plan(
         limit_hot_key(world, &mut rng, now_ns);
         let (slot, transport, address, port, is_resp) = rng.pick(&SERVICES);
         let source = rng.pick(&SOURCES[usize::from(address.contains(':'))]);
-        let line = rng.pick(&COMMANDS);
+        let line = match transport == UDP && rng.once_in(8) {
+            true => rng.pick(&MALFORMED),
+            false => rng.pick(&COMMANDS),
+        };
         let words: Vec<_> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let source_address: IpAddr = source.parse().expect("an address");
         let question = Question { client: Asker::Source(source_address), user: None, words };
