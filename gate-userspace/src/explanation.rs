@@ -65,6 +65,9 @@ pub struct Explanation {
     pub reason: Option<String>,
     /// The name of the bucket that refuses it.
     pub bucket: Option<String>,
+    /// The rule of the configuration that denies it: `deny`, `keys`, `size`, `burst`, `users` or `tenant_header`.
+    #[serde(default)]
+    pub denied_by: Option<String>,
     /// When it is worth another try, in ms.
     pub retry_after_ms: Option<f64>,
     /// The chance that a draw refuses it, from 0 to 1, where one decides. The verdict is that of the next draw of the thread

@@ -68,11 +68,45 @@ fn check_names_the_changed_defaults_that_a_file_relies_on() {
     let json = gate(&["check", "--json", &path]);
     std::fs::remove_file(&file).unwrap();
     let said = text(&short.stdout);
-    assert!(said.contains("\ndefaults that have changed, relied on: "), "{said}");
+    assert!(!said.contains("defaults that have changed"), "a first install has relied on no others: {said}");
+    let said = text(&short.stderr);
+    assert!(said.contains("the bursts of tenant t hold fewer than 20 requests (t: 0 of 1 RU)"), "{said}");
     let said = text(&long.stdout);
     assert!(said.contains("\n  gate.fragments: fragments = \"pass\"\n"), "{said}");
     let report: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(report["changed_defaults"][0]["key"], "gate.fragments");
+}
+
+#[test]
+fn quota_check_names_faults_and_short_bursts() {
+    let file = std::env::temp_dir().join(format!("gate-quota-{}.toml", std::process::id()));
+    let path = file.display().to_string();
+    let check = |document: &str| {
+        std::fs::write(&file, document).unwrap();
+        let output = gate(&["quota", "check", &path]);
+        let said = [text(&output.stdout), text(&output.stderr)].concat();
+        (output.status.code(), said.replace(&path, "FILE"))
+    };
+    let limit = "[[limit]]\nname = \"acme\"\nquota = \"2000 RU/s\"\n";
+    let valid = "FILE: valid; limits: 1, for an owner at 127.0.0.1:9920\n";
+    assert_eq!(check(limit), (Some(0), valid.to_owned()));
+    let (code, said) = check(&limit.replace("2000", "100"));
+    assert!(
+        code == Some(0) && said.contains("FILE: warning: the burst of limit acme holds fewer than 20 RU"),
+        "{said}"
+    );
+    assert!(said.contains("write burst = \"200ms\" for acme"), "{said}");
+    let (code, said) = check(&limit.replace("RU/s", ""));
+    assert!(
+        code == Some(1) && said.starts_with("FILE:3: limit[0].quota = \"2000 \": must be a rate"),
+        "{said}"
+    );
+    assert_eq!(check("limits = \"none\"\n").0, Some(0));
+    assert_eq!(check("qouta = \"1\"\n").0, Some(1));
+    std::fs::remove_file(&file).unwrap();
+    let missing = gate(&["quota", "check", &path]);
+    let said = text(&missing.stderr);
+    assert!(missing.status.code() == Some(1) && said.trim_end().lines().count() == 1, "{said}");
 }
 
 #[test]

@@ -14,16 +14,27 @@ use crate::kernel::stacking::conflict;
 
 /// Say whether a configuration is valid, or everything that is wrong with it.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     /// The configuration.
     file: PathBuf,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Say for each default that has changed what restores it.
+    /// Name each default that has changed, and what restores it: worth a look after an upgrade.
     #[arg(long, short)]
     verbose: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  gate check gate.toml
+  gate check --verbose gate.toml         what an upgrade has changed for it
+  gate check --json gate.toml | jq .warnings
+
+Warnings do not make a configuration invalid.
+
+Exit status: 0 valid; 1 invalid, with each fault and its line on standard error; 2 wrong usage.";
 
 /// The result, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -70,6 +81,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let faults = Vec::new();
                 let interfaces = interfaces(&config);
                 let mut warnings = config.warnings();
+                warnings.extend(config.unaffordable());
                 warnings.extend(interface_warning(&config, &interfaces));
                 warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
@@ -113,7 +125,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             );
         }
         report.say_what_prices_follow();
-        report.say_changed_defaults(args.verbose);
+        if args.verbose {
+            report.say_changed_defaults();
+        }
     }
     Ok(if report.valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -145,20 +159,9 @@ impl Report {
         }
     }
 
-    /// Names the changed defaults, each with its line if `verbose`.
-    fn say_changed_defaults(&self, verbose: bool) {
+    /// Names the changed defaults, each with its line. Who has had no other version wants to know nothing of them.
+    fn say_changed_defaults(&self) {
         if self.changed_defaults.is_empty() {
-            return;
-        }
-        if !verbose {
-            let mut names: Vec<_> =
-                self.changed_defaults.iter().filter_map(|default| default.key.rsplit('.').next()).collect();
-            names.sort_unstable();
-            names.dedup();
-            println!(
-                "defaults that have changed, relied on: {} (--verbose: where, and what restores them)",
-                names.join(", ")
-            );
             return;
         }
         println!("defaults that have changed, relied on, and what restores them:");

@@ -43,9 +43,11 @@ Examples:
   gate explain --service cache --source 10.1.2.3 -- get foo
   gate explain --service cache --tenant search --udp -- get foo bar
   gate explain --service db --tenant search --user app -- HGETALL user:1
-  gate explain --service cache --tenant search -- set key 0 0 1000       the value is made up
-  gate explain --service logs --source 10.1.2.3 -- GET /api/v1/query 'X-Scope-OrgID: org-1'     fields count if they are named
-  gate explain --service logs --tenant search -- POST /push 'content-length: 100000'
+  gate explain --service cache --tenant search -- set key 0 0 1000
+      the value is made up
+  gate explain --service logs --source 10.1.2.3 -- GET / 'X-Scope-OrgID: org-1'
+      fields count if they are named
+  gate explain --service logs --tenant a -- POST /push 'content-length: 100000'
   gate explain --service db --tenant search --json -- GET foo | jq .verdict
 
 A running gate answers. Of a proxied service the first of its threads is asked, whose queue, permits and kept answers are its
@@ -77,7 +79,7 @@ fn show(explained: &Explanation) {
     }
     let query_type = explained.query_type.iter().map(|name| format!("query type {name}, "));
     println!("{}decided by {layer}", query_type.collect::<String>());
-    println!("price {}", terms(price, *rung));
+    println!("price {}", terms(price, *rung, explained.query_type.as_deref()));
     if !explained.buckets.is_empty() {
         let mut table = Table::new(&[
             text("bucket"),
@@ -123,7 +125,8 @@ fn verdict(explained: &Explanation) -> String {
         let reason = explained.reason.as_deref().unwrap_or_default();
         let wait = explained.retry_after_ms.filter(|ms| *ms > 0.0);
         let wait = wait.map_or_else(String::new, |ms| format!(", try again in {ms:.1} ms"));
-        format!("{reason}{bucket}{wait}")
+        let rule = explained.denied_by.as_deref().map_or_else(String::new, |rule| denied_by(rule, explained));
+        format!("{reason}{bucket}{rule}{wait}")
     };
     match explained.verdict {
         Verdict::Passes => "passes".to_owned(),
@@ -136,9 +139,25 @@ fn verdict(explained: &Explanation) -> String {
     }
 }
 
-fn terms(price: &PriceTerms, rung: u32) -> String {
+/// The rule that denies a request, and whose it is.
+fn denied_by(rule: &str, explained: &Explanation) -> String {
+    let service = &explained.service;
+    let tenant = explained.tenant.as_deref().unwrap_or("the tenant");
+    match rule {
+        "deny" | "keys" => format!(", by `{rule}` of {tenant}"),
+        "size" => format!(", by `max_request` of {service}"),
+        "burst" => ", a price that `burst` and `max_debt` never hold".to_owned(),
+        "users" => ", until the client has logged in".to_owned(),
+        "tenant_header" => format!(", since the field `tenant_header` of {service} is missing"),
+        other => format!(", by `{other}`"),
+    }
+}
+
+/// `query_type` names a route, whose price class has only a number.
+fn terms(price: &PriceTerms, rung: u32, query_type: Option<&str>) -> String {
     let PriceTerms { class, rows, bytes, base_ru, rows_ru, bytes_ru, latency_ru, learned, multiplier, ru } =
         price;
+    let class = query_type.filter(|_| class.starts_with("route-")).unwrap_or(class);
     let mut terms = format!(
         "{ru} RU as {class}: {base_ru} + {rows_ru} for {rows} rows + {bytes_ru} for {bytes} bytes + {latency_ru} for latency"
     );

@@ -1,5 +1,6 @@
 //! `gate quota`: the owner of limits that gates share, and what it knows.
 
+mod check;
 mod in_etcd;
 mod run;
 
@@ -31,6 +32,14 @@ enum Action {
         /// The file with the limits.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+    },
+    /// Say whether the file of an owner, or limits for etcd, are valid, or everything that is wrong with them.
+    Check {
+        /// The file with the limits.
+        file: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Show the accounts of an owner, and the gates that report to it.
     Show {
@@ -174,12 +183,14 @@ impl CertificateArgs {
 
 const EXAMPLES: &str = "\
 Examples:
+  gate quota check quota.toml
   gate quota run --config quota.toml
   gate quota show
   gate quota show shop/ --limit 10 --json
   gate quota explain acme
   gate quota explain acme --etcd http://127.0.0.1:2379
-  gate quota show --owner quota-1.example:9920 --ca ca.pem --certificate me.pem --key me.key
+  gate quota show --owner quota-1.example:9920 \\
+      --ca ca.pem --certificate me.pem --key me.key
   gate quota apply limits.toml
   gate quota owners
 
@@ -188,7 +199,8 @@ SIGHUP makes an owner read its limits and certificates again; SIGTERM and SIGINT
 const APPLY_EXAMPLES: &str = "\
 Examples:
   gate quota apply limits.toml
-  gate quota apply limits.toml --etcd http://127.0.0.1:2379,http://127.0.0.1:22379
+  gate quota apply limits.toml \\
+      --etcd http://127.0.0.1:2379,http://127.0.0.1:22379
   gate quota apply limits.toml --revision 42 --json
   gate quota apply /dev/null --remove-all
 
@@ -208,6 +220,7 @@ Examples:
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
+        Action::Check { file, json } => check::run(&file, json),
         Action::Run { config } => run::run(&config),
         Action::Show { name, limit, owner } => show_accounts(&name, limit, &owner),
         Action::Explain { name, owner } => explain(&name, &owner),

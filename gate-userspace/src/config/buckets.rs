@@ -1,7 +1,7 @@
 //! Token buckets from configured rates.
 
 use gate_common::token_bucket::{Limits, Rate};
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 pub(super) fn bucket(per_sec: Option<u64>, burst: Nanos, max_debt: Nanos) -> Limits {
     match per_sec {
@@ -28,3 +28,12 @@ const MAX_SEGMENT_BYTES: u32 = 1 << 16;
 /// The kernel's clock ticks every 4 ms: a smaller burst would be spent before the next tick.
 pub(super) const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(3_600));
 pub(super) const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(7_200));
+
+/// How many requests of such a price a full bucket admits at once, without debt; `None` if any number.
+pub(super) fn requests(limits: &Limits, price: MilliRu) -> Option<u64> {
+    limits.rate.units_per_sec()?;
+    limits.burst_ns.checked_div(limits.rate.time_for(price.0))
+}
+
+/// Clients come with a few connections, and a pipeline on each.
+pub(super) const FEW: u64 = 20;

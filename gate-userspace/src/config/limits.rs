@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::buckets::{BURST_RANGE, DEBT_RANGE, bucket};
+use super::buckets::{BURST_RANGE, DEBT_RANGE, FEW, bucket, requests};
 use super::parsers::time;
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -55,6 +55,25 @@ fn limits(section: &mut Section<'_>) -> Limits {
         );
     }
     limits
+}
+
+/// A warning of limits whose bursts hold only a few request units.
+#[must_use]
+pub fn short_limits(rules: &Rules) -> Vec<String> {
+    let is_short = |rule: &&Rule| requests(&rule.limits, MilliRu::ONE_RU).is_some_and(|count| count < FEW);
+    let short: Vec<_> = rules.list().iter().filter(is_short).collect();
+    let Some(first) = short.first() else { return Vec::new() };
+    let enough = first.limits.rate.time_for(MilliRu::ONE_RU.saturating_mul(FEW as u32).0);
+    let pattern = first.pattern.as_str();
+    let others = match short.len() - 1 {
+        0 => String::new(),
+        others => format!(", and of {others} more"),
+    };
+    vec![format!(
+        "the burst of limit {pattern}{others} holds fewer than {FEW} RU: what comes together beyond that is refused though the \
+         quota would do; write burst = \"{}ms\" for {pattern}, or more",
+        enough.div_ceil(1_000_000),
+    )]
 }
 
 const MAX_LIMITS: usize = 10_000;

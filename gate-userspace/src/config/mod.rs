@@ -17,7 +17,7 @@
 //! - `syn`: how many connections may be opened.
 //! - `shedding`: how a service's store is watched, and what follows from it.
 //! - `read`: section by section into the types below; `gate` the first of them.
-//! - `buckets`, `frames`: limits from rates, and whether every request fits into them.
+//! - `buckets`, `frames`, `affordable`: limits from rates, and whether every request fits into them.
 //! - `names`, `parsers`, `values`: names that sections refer to each other by; values of single keys.
 //! - `file`, `text`, `error`: from a file to a configuration, or why not.
 //! - `overrides`: values that stand in for the document's while gate runs.
@@ -37,6 +37,7 @@ use crate::policy::Tier;
 use crate::protocol::deny::Deny;
 
 mod admission;
+mod affordable;
 mod backend;
 mod buckets;
 mod cache;
@@ -86,6 +87,7 @@ pub use fault::{Fault, Faults};
 pub use fleet::Fleet;
 pub use http::Http;
 pub use identity::{StoreLogin, User};
+pub use limits::short_limits;
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub(crate) use parsers::prefix;
 pub use price::{Learn, Price, Settle};

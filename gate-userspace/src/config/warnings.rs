@@ -152,7 +152,7 @@ fn allowed(protocol: Protocol, tenant: &Tenant) -> Vec<&'static str> {
 }
 
 /// Names of tenants in a sentence: some of them, if they are many.
-fn listed(names: &[&str]) -> Option<String> {
+pub(super) fn listed(names: &[&str]) -> Option<String> {
     const MOST: usize = 3;
     match names {
         [] => None,

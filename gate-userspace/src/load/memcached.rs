@@ -183,7 +183,7 @@ mod tests {
             ([0, 7, 0, 0, 0, 1], "SERVER_ERROR throttled\r\n", refused(None)),
             (
                 [0, 7, 0, 0, 0, 1],
-                "SERVER_ERROR denied retry_after_ms=0 reason=too-large\r\n",
+                "SERVER_ERROR denied reason=too-large rule=size\r\n",
                 refused(Some(Reason::TooLarge)),
             ),
             (

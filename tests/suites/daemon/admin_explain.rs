@@ -66,7 +66,9 @@ fn an_explanation_names_the_bucket_that_then_refuses() -> Result<()> {
     let text = String::from_utf8(explain(&gate, &source, &["incr", "n", "1"])?.stdout)?;
     ensure!(text.starts_with("incr n 1 at store: refused: quota of incr, try again in "), "{text}");
     let denied = explained(&gate, &["--tenant", "all"], &["flush_all"])?;
-    ensure!(denied["reason"] == "unsupported", "{denied}");
+    ensure!(denied["reason"] == "unsupported" && denied["denied_by"] == "deny", "{denied}");
+    let text = String::from_utf8(explain(&gate, &["--tenant", "all"], &["flush_all"])?.stdout)?;
+    ensure!(text.starts_with("flush_all at store: refused: unsupported, by `deny` of all\n"), "{text}");
     let penalty = explained(&gate, &["--source", "10.1.1.1"], &["get", "a"])?;
     ensure!(penalty["reason"] == "penalty" && penalty["tenant"] == "refused", "{penalty}");
     let unknown = explained(&gate, &["--source", "192.0.2.1"], &["get", "a"])?;

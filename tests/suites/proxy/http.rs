@@ -119,12 +119,20 @@ fn a_request_is_of_the_tenant_that_a_trusted_proxy_names() -> Result<()> {
     for (last, fields, status, reason) in [
         (9, "x-scope-orgid: org-3\r\n", 403, "unknown-source"),
         (9, "x-scope-orgid: org-1\r\nx-scope-orgid: org-2\r\n", 400, "malformed"),
-        (9, "x-forwarded-for: 198.18.9.9\r\n", 403, "unknown-source"),
         (6, "", 403, "unknown-source"),
     ] {
         let reply = client_from(&gate, last)?.ask("GET /echo", fields)?;
         ensure!((reply.status, reply.reason()) == (status, reason), "{fields:?}: {reply:?}");
+        ensure!(reply.field("www-authenticate").is_none(), "{fields:?}: {reply:?}");
     }
+    // The proxy has not said whose it is.
+    let reply = client_from(&gate, 9)?.ask("GET /echo", "x-forwarded-for: 198.18.9.9\r\n")?;
+    ensure!((reply.status, reply.reason()) == (401, "unknown-source"), "{reply:?}");
+    ensure!(reply.field("www-authenticate") == Some("Gate field=\"x-scope-orgid\""), "{reply:?}");
+    ensure!(
+        reply.text().trim() == "denied reason=unknown-source rule=tenant_header field=x-scope-orgid",
+        "{reply:?}"
+    );
     Ok(())
 }
 
@@ -162,9 +170,10 @@ fn refusals_say_when_and_why() -> Result<()> {
     let tenants = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.8\"]\nquota = \"1 RU/s\"\nburst = \"10s\"\n\
                    limits = { query = \"1/s\" }\n[[tenant]]\nname = \"rich\"\nsources = [\"127.0.0.7\"]\nquota = \"unlimited\"\n\
                    max_outstanding = \"1\"\n[[tenant]]\nname = \"bound\"\nsources = [\"127.0.0.6\"]\nquota = \"unlimited\"\n\
-                   keys = \"own\"\nkey_prefixes = [\"a\"]\n";
+                   keys = \"own\"\nkey_prefixes = [\"a\"]\n[[tenant]]\nname = \"small\"\nsources = [\"127.0.0.5\"]\n\
+                   quota = \"1 RU/s\"\nburst = \"1s\"\n";
     let service = "max_request = \"1KiB\"\nrate_limit_fields = \"on\"\nquery_types = { query = \"GET /echo/q*\" }\n\
-                   price = { learn = \"off\" }";
+                   rows = { query = \"9\" }\nprice = { learn = \"off\" }";
     let gate = Listening::gate("http", store.address, service, tenants)?;
     let mut poor = client_from(&gate, 8)?;
     ensure!(poor.ask("GET /echo/q", "")?.status == 200);
@@ -197,6 +206,11 @@ fn refusals_say_when_and_why() -> Result<()> {
     }
     let reply = client_from(&gate, 6)?.ask("GET /echo", "")?;
     ensure!((reply.status, reply.reason()) == (403, "unsupported"), "nobody knows its keys: {reply:?}");
+    ensure!(reply.text().trim() == "denied reason=unsupported rule=keys", "{reply:?}");
+    let reply = client_from(&gate, 5)?.ask("GET /echo/q", "")?;
+    ensure!((reply.status, reply.reason()) == (429, "too-large"), "its bucket never holds 5 RU: {reply:?}");
+    let is_named = reply.text().trim() == "denied reason=too-large rule=burst";
+    ensure!(is_named && reply.field("retry-after").is_none(), "{reply:?}");
     // A body that says no length is bounded as it passes, and the store does not get all of it.
     let mut rich = client_from(&gate, 7)?;
     rich.send(b"POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")?;

@@ -161,7 +161,7 @@ fn unknown_sources_may_log_in_and_have_one_guess() -> Result<()> {
     let store = store()?;
     let tenants = TENANTS.replace("127.0.0.0/8", "192.0.2.0/24");
     let gate = Listening::gate("resp", store.address, "", &tenants)?;
-    let unknown = "-DENIED retry_after_ms=0 reason=unknown-source\r\n";
+    let unknown = "-NOAUTH Authentication required. reason=unknown-source rule=users\r\n";
     let mut stream = gate.connect()?;
     check(&mut stream, "GET a\r\nHELLO 2\r\nAUTH carol c-secret\r\n", &unknown.repeat(3))?;
     check(&mut stream, "AUTH bob b-secret\r\nGET a\r\n", "+OK\r\n$-1\r\n")?;
@@ -414,7 +414,7 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
         quota = "unlimited"
         deny = ["flushall", "CONFIG SET", "unknown", "flush_all", "select"]
     "#;
-    let refused = "-DENIED retry_after_ms=0 reason=unsupported\r\n";
+    let refused = "-DENIED reason=unsupported rule=deny\r\n";
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", deny)?;
     let mut stream = gate.connect()?;
@@ -422,7 +422,7 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
     check(&mut stream, "config SET maxmemory 1\r\nSELECT 1\r\nNONSENSE\r\n", &refused.repeat(3))?;
     // In a transaction: none of it is done.
     let unknown =
-        "-ERR unknown command 'DENIED retry_after_ms=0 reason=unsupported', with args beginning with: \r\n";
+        "-ERR unknown command 'DENIED reason=unsupported rule=deny', with args beginning with: \r\n";
     let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
     check(
         &mut stream,
@@ -436,7 +436,7 @@ fn denied_commands_are_refused_wherever_they_come_up() -> Result<()> {
 
     let store = Listening::memcached()?;
     let gate = Listening::gate("memcached", store.address, "transports = [\"tcp\", \"udp\"]", deny)?;
-    let refused = "SERVER_ERROR denied retry_after_ms=0 reason=unsupported\r\n";
+    let refused = "SERVER_ERROR denied reason=unsupported rule=deny\r\n";
     let asked = "set a 0 0 1\r\n1\r\nflush_all\r\nflush_all noreply\r\nget a\r\n";
     check(&mut gate.connect()?, asked, &format!("STORED\r\n{refused}VALUE a 0 1\r\n1\r\nEND\r\n"))?;
     // And by a sender of datagrams, whose place another had before.
@@ -468,7 +468,7 @@ fn a_reload_changes_whose_users_are_and_what_is_denied() -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         before.write_all(b"DBSIZE\r\n")?;
-        if read_until(&mut before, b"\r\n")?.ends_with(b"reason=unsupported\r\n") {
+        if read_until(&mut before, b"\r\n")?.ends_with(b"reason=unsupported rule=deny\r\n") {
             break;
         }
         ensure!(Instant::now() < deadline, "it is not denied");

@@ -294,7 +294,7 @@ fn a_refused_value_is_never_parsed_as_requests() -> Result<()> {
     let head = b"set k 0 0 80000\r\n";
     let body = head.repeat(80_000 / head.len() + 1);
     let request = [&head[..], &body[..80_000], b"\r\nget k\r\n"].concat();
-    let refused = b"SERVER_ERROR denied retry_after_ms=0 reason=unsupported\r\n";
+    let refused = b"SERVER_ERROR denied reason=unsupported\r\n";
     converse(&gate, &request.repeat(2), &[&refused[..], b"END\r\n"].concat().repeat(2))
 }
 
@@ -509,7 +509,7 @@ fn a_value_beyond_max_request_is_refused_whoever_pays() -> Result<()> {
     let longest = resp(&[b"SET", b"a", &value(MIB, 1)]);
     let too_long = resp(&[b"SET", b"b", &value(2 * MIB, 2)]);
     let after = resp(&[b"EXISTS", b"a", b"b"]);
-    let refused = b"-DENIED retry_after_ms=0 reason=too-large\r\n";
+    let refused = b"-DENIED reason=too-large rule=size\r\n";
     converse(
         &gate,
         &[&longest[..], &too_long, &after].concat(),

@@ -32,8 +32,8 @@ quota = "unlimited"
 deny = ["KEYS"]
 "#;
 
-const DENIED: &str = "SERVER_ERROR denied retry_after_ms=0 reason=unsupported\r\n";
-const REFUSED: &str = "-DENIED retry_after_ms=0 reason=unsupported\r\n";
+const DENIED: &str = "SERVER_ERROR denied reason=unsupported rule=keys\r\n";
+const REFUSED: &str = "-DENIED reason=unsupported rule=keys\r\n";
 
 /// The whole reply to this request: a mark is sent behind it.
 fn ask(client: &mut TcpStream, request: &[u8], mark: &[u8], marked: &[u8]) -> Result<String> {

@@ -3,7 +3,7 @@
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use crate::{Blame, Refusal};
+use crate::{Blame, Refusal, Rule};
 
 /// The status of a refusal; `overload` is that of the store's own excess.
 #[must_use]
@@ -12,10 +12,13 @@ pub const fn status(refusal: Refusal, overload: u16) -> u16 {
         Blame::Throttled => 429,
         Blame::Overloaded | Blame::Unavailable => overload,
         Blame::Uncertain => 502,
-        Blame::Denied => match refusal.reason {
-            Reason::TooLarge => 413,
-            Reason::Malformed => 400,
-            _ => 403,
+        Blame::Denied => match (refusal.rule, refusal.reason) {
+            (Some(Rule::TenantHeader | Rule::Users), _) => 401,
+            // The request is not too long, but too dear for its tenant.
+            (Some(Rule::Burst), _) => 429,
+            (Some(Rule::Size), _) | (_, Reason::TooLarge) => 413,
+            (_, Reason::Malformed) => 400,
+            (Some(Rule::Deny | Rule::Keys) | None, _) => 403,
         },
     }
 }
@@ -42,12 +45,17 @@ impl RetryAfter {
     }
 }
 
-/// The text of a refusal for people, a line: the words that clients of the other protocols get.
+/// The text of a refusal for people, a line: the words that clients of the other protocols get, and the name of the field that is
+/// missing.
 #[must_use]
-pub fn text(refusal: Refusal) -> Vec<u8> {
+pub fn text(refusal: Refusal, field: Option<&str>) -> Vec<u8> {
     let mut text = refusal.blame().word().as_bytes().to_vec();
     text.push(b' ');
     refusal.write(&mut text);
+    if let Some(field) = field {
+        text.extend_from_slice(b" field=");
+        text.extend_from_slice(field.as_bytes());
+    }
     text.push(b'\n');
     text
 }
@@ -79,6 +87,15 @@ mod tests {
             assert_eq!(status(refusal, 529), expected, "{}", reason.name());
             assert_eq!(retry_after(refusal).is_some(), matches!(expected, 429 | 529), "{}", reason.name());
         }
+        for (reason, rule, expected) in [
+            (Reason::TooLarge, Rule::Size, 413),
+            (Reason::TooLarge, Rule::Burst, 429),
+            (Reason::UnknownSource, Rule::TenantHeader, 401),
+            (Reason::Unsupported, Rule::Keys, 403),
+        ] {
+            let refusal = Refusal::by(reason, rule);
+            assert_eq!((status(refusal, 503), retry_after(refusal)), (expected, None), "{}", rule.word());
+        }
         assert_eq!((status(Refusal::uncertain(), 503), retry_after(Refusal::uncertain())), (502, None));
     }
 
@@ -89,7 +106,14 @@ mod tests {
             let after = retry_after(Refusal::after(Reason::Quota, Nanos(wait)));
             assert_eq!(after, Some(RetryAfter { seconds, millis }));
         }
-        let text = text(Refusal::after(Reason::Quota, Nanos(1)));
-        assert_eq!(text, b"throttled retry_after_ms=1 reason=quota\n");
+        assert_eq!(
+            text(Refusal::after(Reason::Quota, Nanos(1)), None),
+            b"throttled retry_after_ms=1 reason=quota\n"
+        );
+        let missing = Refusal::by(Reason::UnknownSource, Rule::TenantHeader);
+        assert_eq!(
+            text(missing, Some("x-api-key")),
+            b"denied reason=unknown-source rule=tenant_header field=x-api-key\n"
+        );
     }
 }

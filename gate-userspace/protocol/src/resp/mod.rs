@@ -28,7 +28,7 @@ mod touched;
 
 pub use args::{Args, Keys};
 pub use change::{Change, Version};
-pub use command::{Command, State};
+pub use command::{Command, OPEN_ROWS, State};
 pub use command_types::CommandTypes;
 pub use denied::Denied;
 pub use fault::{Fault, FaultKind};
@@ -37,7 +37,7 @@ pub use reply::{Elements, Garbage, Kind, Part, Replies, error_code, rows};
 pub use request::{Decoder, Limits, Request, Step};
 pub use touched::Touched;
 
-use super::Refusal;
+use super::{Refusal, Rule};
 
 /// The version of Redis that the table of commands is compared with. A row that it does not know says so
 /// ([`Command::is_compared`]), and is not taken for all that its command touches.
@@ -45,11 +45,31 @@ pub const COMPARED_WITH: &str = "7.0";
 
 /// Appends what a client reads whose request is refused.
 pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
-    out.push(b'-');
-    out.extend_from_slice(refusal.blame().code().as_bytes());
+    match refusal.rule {
+        // In Redis' own words, by which clients know that they have to log in.
+        Some(Rule::Users) => out.extend_from_slice(b"-NOAUTH Authentication required."),
+        Some(Rule::Deny | Rule::Keys | Rule::Size | Rule::Burst | Rule::TenantHeader) | None => {
+            out.push(b'-');
+            out.extend_from_slice(refusal.blame().code().as_bytes());
+        }
+    }
     out.push(b' ');
     refusal.write(out);
     out.extend_from_slice(b"\r\n");
+}
+
+/// A request in place of one that `rule` denies, on a connection of the client's own: Redis does not know the command, and says its
+/// name.
+#[must_use]
+pub const fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
+    match rule {
+        Some(Rule::Deny) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=deny\r\n",
+        Some(Rule::Keys) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=keys\r\n",
+        Some(Rule::Size) => b"*1\r\n$33\r\nDENIED reason=too-large rule=size\r\n",
+        Some(Rule::Burst | Rule::Users | Rule::TenantHeader) | None => {
+            b"*1\r\n$25\r\nDENIED reason=unsupported\r\n"
+        }
+    }
 }
 
 #[cfg(test)]

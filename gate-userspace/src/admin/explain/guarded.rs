@@ -19,8 +19,8 @@ use super::guarded_request::{class_and_rows, first_key, is_malformed, with_value
 use crate::explanation::{Asker, Bucket, Explanation, PriceTerms, Question, Verdict, encode, millis, shown};
 use crate::kernel::Maps;
 use crate::policy::Tier;
-use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
+use crate::protocol::{Refusal, Rule};
 
 /// Explains what the next request of a client would get at the service in this slot of the maps, at `now` on gate's clock.
 ///
@@ -64,6 +64,9 @@ pub fn explain(
         Err(Refused { refusal, bucket, is_answered }) => {
             explained.verdict = if is_answered { Verdict::Refused } else { Verdict::Dropped };
             explained.reason = Some(refusal.reason.name().to_owned());
+            // Of a guarded service nothing else is too large.
+            let is_too_dear = refusal.reason == Reason::TooLarge;
+            explained.denied_by = is_too_dear.then(|| Rule::Burst.word().to_owned());
             explained.bucket = bucket;
             explained.retry_after_ms = Some(millis(refusal.retry_after));
         }

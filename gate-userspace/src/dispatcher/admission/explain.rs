@@ -13,12 +13,19 @@ use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::explanation::{Bucket, Expected, Explanation, PriceTerms, Verdict, millis};
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Rule};
 
 /// A refusal, and the bucket that it is for.
 pub(crate) struct Refused {
     refusal: Refusal,
     bucket: Option<String>,
+}
+
+impl Refused {
+    /// The same, with another refusal.
+    pub(crate) fn map(self, to: impl FnOnce(Refusal) -> Refusal) -> Self {
+        Self { refusal: to(self.refusal), ..self }
+    }
 }
 
 /// The end of a request's way, as far as it is known.
@@ -38,6 +45,7 @@ pub(crate) fn conclude(outcome: Outcome, explained: &mut Explanation) {
             explained.verdict = Verdict::Refused;
             explained.reason = Some(refusal.reason.name().to_owned());
             explained.bucket = bucket;
+            explained.denied_by = refusal.rule.map(|rule| rule.word().to_owned());
             explained.retry_after_ms = Some(millis(refusal.retry_after));
         }
     }
@@ -124,7 +132,8 @@ impl<T> Admission<T> {
                 let bucket =
                     Bucket::new("limit", level.name, unit, &level.limits, level.debt, level.cost, level.take);
                 explained.buckets.push(bucket);
-                result = result.and(of_take(level.take, Refusal::of(Reason::TooLarge), level.name));
+                result =
+                    result.and(of_take(level.take, Refusal::by(Reason::TooLarge, Rule::Burst), level.name));
             }
         }
         let after_limits = result.or_else(|refused| refuse(shadow, explained, refused));

@@ -33,6 +33,7 @@ use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
 use crate::dispatcher::wire::buffer::Buffer;
+use crate::protocol::Rule;
 
 /// A connected client.
 #[derive(Debug)]
@@ -251,12 +252,16 @@ impl<W: Wire> Client<W> {
         self.share.borrow().iter().for_each(|share| share.note(open));
     }
 
-    /// The tenant that is charged for a request, and true if the request is denied to it.
+    /// The tenant that is charged for a request, and the rule that denies the request to it.
     #[inline]
-    pub(crate) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, bool) {
-        let denied = self.restrictions.borrow().as_ref().is_some_and(|restrictions| {
-            W::is_denied(&restrictions.deny, request, bytes)
-                || restrictions.own_keys.as_ref().is_some_and(|own| !W::touches_only(own, request, bytes))
+    pub(crate) fn tenant_for(&self, request: &W::Request, bytes: &[u8]) -> (TenantId, Option<Rule>) {
+        let denied = self.restrictions.borrow().as_ref().and_then(|restrictions| {
+            let is_beyond_own = |own| !W::touches_only(own, request, bytes);
+            if W::is_denied(&restrictions.deny, request, bytes) {
+                Some(Rule::Deny)
+            } else {
+                restrictions.own_keys.as_ref().is_some_and(is_beyond_own).then_some(Rule::Keys)
+            }
         });
         match &*self.parts.borrow() {
             None => (self.tenant.get(), denied),
@@ -267,16 +272,16 @@ impl<W: Wire> Client<W> {
     fn tenant_by_key(
         &self,
         parts: &Parts,
-        denied: bool,
+        denied: Option<Rule>,
         request: &W::Request,
         bytes: &[u8],
-    ) -> (TenantId, bool) {
+    ) -> (TenantId, Option<Rule>) {
         // The kernel has charged by source alone.
         let by_source = self.is_charged_by_xdp() || !W::names_all_keys(request);
         let part = if by_source { None } else { parts.of(W::keys(request, bytes), W::meta(request).keys) };
         let Some(part) = part else { return (self.tenant.get(), denied) };
-        let deny = part.deny.as_ref();
-        (part.tenant, denied || deny.is_some_and(|deny| W::is_denied(deny, request, bytes)))
+        let is_denied = || part.deny.as_ref().is_some_and(|deny| W::is_denied(deny, request, bytes));
+        (part.tenant, denied.or_else(|| is_denied().then_some(Rule::Deny)))
     }
 
     /// Stops reading from it. It is sent `why` if no other reply is due.

@@ -28,7 +28,7 @@ use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
 use crate::protocol::http::path;
 use crate::protocol::price_class::PriceClass;
-use crate::protocol::{Class, Refusal, RowsBy};
+use crate::protocol::{Class, Refusal, RowsBy, Rule};
 
 /// A request that is ready to be charged.
 #[derive(Clone, Copy, Debug)]
@@ -111,9 +111,9 @@ impl HttpService {
     /// Checks what no quota buys.
     fn check_hard_limits(&self, offer: &Offer) -> Result<(), Refusal> {
         let payer = offer.origin.payer();
-        self.check(self.is_too_long(offer.length), payer, Reason::TooLarge)?;
+        self.check(self.is_too_long(offer.length), payer, Refusal::by(Reason::TooLarge, Rule::Size))?;
         let has_own_keys = self.has_own_keys(payer.tenant, &self.ledger.borrow());
-        self.check(has_own_keys, payer, Reason::Unsupported)
+        self.check(has_own_keys, payer, Refusal::by(Reason::Unsupported, Rule::Keys))
     }
 
     /// The class of a request that has been prepared, and what it asks for.
@@ -199,7 +199,7 @@ impl HttpService {
             Some(usage) => match RequestGuard::of_request(Arc::clone(&usage)) {
                 Some(guard) => Some(guard),
                 None => {
-                    self.check(true, payer, Reason::Limit)?;
+                    self.check(true, payer, Refusal::of(Reason::Limit))?;
                     Some(RequestGuard::unlimited(usage))
                 }
             },
@@ -208,14 +208,14 @@ impl HttpService {
         memory.note(MEMORY);
         // What is idle has to go before it is refused.
         self.close_idle_over_budget();
-        self.check(memory.is_exceeded(), payer, Reason::Limit)?;
+        self.check(memory.is_exceeded(), payer, Refusal::of(Reason::Limit))?;
         Ok(Attending { request, memory })
     }
 
     /// Refuses a request that is not priced yet if `is_wrong`, unless refusals of its payer are only counted.
-    fn check(&self, is_wrong: bool, payer: Payer, reason: Reason) -> Result<(), Refusal> {
-        match is_wrong && self.admission.refuse_unpriced(payer, reason) {
-            true => Err(Refusal::of(reason)),
+    fn check(&self, is_wrong: bool, payer: Payer, refusal: Refusal) -> Result<(), Refusal> {
+        match is_wrong && self.admission.refuse_unpriced(payer, refusal.reason) {
+            true => Err(refusal),
             false => Ok(()),
         }
     }

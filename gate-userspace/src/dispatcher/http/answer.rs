@@ -2,14 +2,16 @@
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{
+    CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::{Response, StatusCode, Version};
 
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::protocol::http::refusal;
-use crate::protocol::{Blame, Refusal};
+use crate::protocol::{Blame, Refusal, Rule};
 
 /// A request that is not passed on, or gets no answer of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,9 @@ impl HttpService {
             let status = refusal::status(refusal, self.http().overload_status);
             StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
         });
-        let mut response = Response::new(ReplyBody::whole(refusal::text(refusal)));
+        let field = self.claims.tenant().filter(|_| refusal.rule == Some(Rule::TenantHeader));
+        let mut response =
+            Response::new(ReplyBody::whole(refusal::text(refusal, field.map(HeaderName::as_str))));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(REASON, HeaderValue::from_static(refusal.reason.name()));
@@ -67,6 +71,10 @@ impl HttpService {
         if let Some(after) = refusal::retry_after(refusal).filter(|_| may_retry) {
             headers.insert(RETRY_AFTER, HeaderValue::from(after.seconds));
             headers.insert(RETRY_AFTER_MS, HeaderValue::from(after.millis));
+        }
+        if let (StatusCode::UNAUTHORIZED, Some(field)) = (status, self.claims.tenant()) {
+            let challenge = HeaderValue::try_from(format!("Gate field=\"{field}\""));
+            headers.extend(challenge.map(|challenge| (WWW_AUTHENTICATE, challenge)));
         }
         if closes && version != Version::HTTP_2 {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -49,7 +49,10 @@ pub(super) async fn answer(
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
         counted.served();
     }
-    let mut response = answer.unwrap_or_else(|refused| service.refusal(refused, version));
+    let mut response = answer.unwrap_or_else(|refused| {
+        let refusal = origin.map_or(refused.refusal, |origin| origin.refusal(refused.refusal));
+        service.refusal(Refused { refusal, ..refused }, version)
+    });
     service.add_rate_limit(tenant, response.headers_mut(), now);
     Ok(response.map(|body| body.with(in_flight)))
 }

@@ -26,8 +26,8 @@ use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::explanation::{Asker, Explanation, Question, Verdict, shown};
-use crate::protocol::Refusal;
 use crate::protocol::price_class::PriceClass;
+use crate::protocol::{Refusal, Rule};
 
 impl HttpService {
     /// Answers questions, for ever.
@@ -60,6 +60,7 @@ impl HttpService {
             ..Explanation::default()
         };
         let outcome = self.follow(&origin, &mut parts, ledger, &mut explained, now);
+        let outcome = outcome.map_err(|refused| refused.map(|refusal| origin.refusal(refusal)));
         ledger.restore_draws(draws);
         conclude(outcome, &mut explained);
         Ok(explained)
@@ -76,7 +77,7 @@ impl HttpService {
                 let source = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                 let shadow = ledger.is_all_shadowed();
                 return Ok((
-                    Origin { source, tenant, shadow, is_by_source: false },
+                    Origin { source, tenant, shadow, is_by_source: false, names_none: false },
                     "the question".to_owned(),
                 ));
             }
@@ -129,13 +130,13 @@ impl HttpService {
         let names = (types.name(quote.class.query_type), PriceClass::OF_HTTP[demand.price_class.index()]);
         self.admission.describe(ledger, tenant, (&demand, &quote), names, explained);
         let usage = self.tenants.borrow().usage(tenant, ledger);
-        for (is_refused, reason) in [
-            (usage.is_some_and(|usage| !usage.has_room()), Reason::Limit),
-            (self.is_too_long(length), Reason::TooLarge),
-            (self.has_own_keys(tenant, ledger), Reason::Unsupported),
+        for (is_refused, refusal) in [
+            (usage.is_some_and(|usage| !usage.has_room()), Refusal::of(Reason::Limit)),
+            (self.is_too_long(length), Refusal::by(Reason::TooLarge, Rule::Size)),
+            (self.has_own_keys(tenant, ledger), Refusal::by(Reason::Unsupported, Rule::Keys)),
         ] {
             if is_refused {
-                refuse(shadow, explained, Refusal::of(reason).into())?;
+                refuse(shadow, explained, refusal.into())?;
             }
         }
         self.admission.peek_charge(ledger, (tenant, shadow), (&demand, &quote), explained, now)?;

@@ -180,7 +180,7 @@ async fn serve_securely(
 
 /// The answer to a request that comes plainly where TLS is spoken.
 fn plain_refusal() -> Vec<u8> {
-    let text = refusal::text(Refusal::of(Reason::Unsupported));
+    let text = refusal::text(Refusal::of(Reason::Unsupported), None);
     let head = "HTTP/1.1 400 Bad Request\r\ngate-reason: unsupported\r\ncontent-type: text/plain\r\nconnection: close\r\n";
     let length = format!("content-length: {}\r\n\r\n", text.len());
     [head.as_bytes(), length.as_bytes(), &text].concat()

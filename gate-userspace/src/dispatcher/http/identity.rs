@@ -14,6 +14,7 @@ use super::service::HttpService;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::policy::Tier;
 use crate::protocol::http::forwarded;
+use crate::protocol::{Refusal, Rule};
 
 /// Where a request comes from, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,18 @@ pub(super) struct Origin {
     pub(super) shadow: bool,
     /// True if the tenant is that of the source by its prefix, so that requests count towards deep debt.
     pub(super) is_by_source: bool,
+    /// True if a trusted proxy could have named the tenant, and has not.
+    pub(super) names_none: bool,
+}
+
+impl Origin {
+    /// A refusal of a request from there. That of a source that is nobody's says that the field is missing, if it is.
+    pub(super) fn refusal(&self, refusal: Refusal) -> Refusal {
+        match refusal.reason == Reason::UnknownSource && self.names_none {
+            true => Refusal { rule: Some(Rule::TenantHeader), ..refusal },
+            false => refusal,
+        }
+    }
 }
 
 impl HttpService {
@@ -44,14 +57,13 @@ impl HttpService {
             false => client.source,
         };
         let by_source = ledger.tenant_of_source(source);
-        let named = match self.claims.tenant() {
-            Some(name) if client.is_trusted => self.named(headers, name)?,
-            _ => None,
-        };
+        let field = self.claims.tenant().filter(|_| client.is_trusted);
+        let named = field.map(|name| self.named(headers, name)).transpose()?.flatten();
+        let names_none = field.is_some() && named.is_none();
         let tenant = named.unwrap_or_else(|| ledger.tenant_of(source, self.settings.service));
         // A proxy's connections are many clients': none of them is a tenant's to lose.
         let is_by_source = !client.is_trusted && by_source == tenant && by_source != TenantId::UNKNOWN;
-        Ok(Origin { source, tenant, shadow: ledger.is_shadowed(source), is_by_source })
+        Ok(Origin { source, tenant, shadow: ledger.is_shadowed(source), is_by_source, names_none })
     }
 
     /// The tenant that a field names, [`TenantId::UNKNOWN`] for a value that is nobody's; `None` without such a field.

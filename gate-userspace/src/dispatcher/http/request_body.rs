@@ -13,7 +13,7 @@ use super::call::{Call, Failure, Side, WaitsFor};
 use super::service::HttpService;
 use super::store::BodyError;
 use crate::clock;
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Rule};
 
 /// A body that passes.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl PassingBody {
         self.passed += len as u64;
         let payer = self.call.payer;
         if self.passed > self.most && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
-            return Err(Refusal::of(Reason::TooLarge));
+            return Err(Refusal::by(Reason::TooLarge, Rule::Size));
         }
         let unpaid = self.passed.saturating_sub(self.paid);
         if unpaid == 0 {

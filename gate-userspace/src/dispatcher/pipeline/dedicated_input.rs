@@ -10,7 +10,7 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::{Effect, SessionState, Wire};
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Rule};
 
 /// The state that a connection keeps for its client, as far as its requests tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,8 @@ impl<W: Wire> Exchange<'_, W> {
             false => {
                 self.service.metrics.count(Event::Request);
                 let refused_login = login.as_ref().is_some_and(|login| self.refuses_login(login, state));
-                self.instead(denied || refused_login, tenant, &request, bytes, login.as_ref())
+                let denied = denied.or_else(|| refused_login.then_some(Rule::Users));
+                self.instead(denied, tenant, &request, bytes, login.as_ref())
             }
         };
         let class = self.service.types.borrow().classify::<W>(&request, bytes);
@@ -114,7 +115,7 @@ impl<W: Wire> Exchange<'_, W> {
     /// refuses that, and a transaction with it.
     fn instead(
         &self,
-        denied: bool,
+        denied: Option<Rule>,
         tenant: TenantId,
         request: &W::Request,
         bytes: &[u8],
@@ -125,12 +126,12 @@ impl<W: Wire> Exchange<'_, W> {
                 Effect::Commit => Some(W::Session::ABORT),
                 // The store knows of no transaction, and says so.
                 Effect::Discard => None,
-                _ => Some(W::Session::UNKNOWN_COMMAND),
+                _ => Some(W::Session::unknown_command(None)),
             };
         }
-        self.refuses(denied, tenant, request, bytes, login).then(|| {
-            self.client.note_refused(request, Refusal::of(Reason::Unsupported));
-            W::Session::UNKNOWN_COMMAND
+        self.refusal(denied, tenant, request, bytes, login).map(|refusal| {
+            self.client.note_refused(request, refusal);
+            W::Session::unknown_command(refusal.rule)
         })
     }
 
@@ -141,22 +142,25 @@ impl<W: Wire> Exchange<'_, W> {
         state.in_transaction && !login.reset && (is_of_other_tenant() || !self.logins.borrow().have_room())
     }
 
-    /// True if a request is denied to the tenant or too long, or gate knows its password to be wrong.
-    fn refuses(
+    /// The refusal of a request that is denied to the tenant or too long, or whose password gate knows to be wrong.
+    fn refusal(
         &self,
-        denied: bool,
+        denied: Option<Rule>,
         tenant: TenantId,
         request: &W::Request,
         bytes: &[u8],
         login: Option<&LoginRequest>,
-    ) -> bool {
+    ) -> Option<Refusal> {
         let login = login.and_then(|login| login.login.as_ref());
         if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
             self.service.metrics.count(Event::LoginFailed);
-            return true;
+            return Some(Refusal::of(Reason::Unsupported));
         }
         let is_too_long = || self.service.is_too_long(request, bytes);
-        let refuses = |reason| self.service.refuses(self.client, tenant, reason);
-        denied && refuses(Reason::Unsupported) || is_too_long() && refuses(Reason::TooLarge)
+        let refuses = |refusal: &Refusal| self.service.refuses(self.client, tenant, refusal.reason);
+        denied
+            .map(|rule| Refusal::by(Reason::Unsupported, rule))
+            .filter(refuses)
+            .or_else(|| is_too_long().then_some(Refusal::by(Reason::TooLarge, Rule::Size)).filter(refuses))
     }
 }

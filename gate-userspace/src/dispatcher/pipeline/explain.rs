@@ -25,7 +25,7 @@ use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::explanation::{Asker, Explanation, Question, Verdict, encode, shown};
-use crate::protocol::{Refusal, Step};
+use crate::protocol::{Refusal, Rule, Step};
 
 impl<W: Wire> Service<W> {
     /// Answers questions, for ever.
@@ -48,7 +48,7 @@ impl<W: Wire> Service<W> {
         let mut decoder = W::decoder(self.settings.max_request());
         let (request, taken) = decode_one::<W>(&mut decoder, input, &question.words)?;
         let bytes = W::bytes(&decoder, &request, &taken);
-        let (tenant, is_denied) = client.tenant_for(&request, bytes);
+        let (tenant, denied) = client.tenant_for(&request, bytes);
         let slot = ReplySlot::default();
         let request = &request;
         let decoded = Decoded { client: &client, tenant, slot, request, bytes };
@@ -64,7 +64,8 @@ impl<W: Wire> Service<W> {
             rule,
             ..Explanation::default()
         };
-        let outcome = self.follow(decoded, is_denied, ledger, &mut explained, now);
+        let outcome = self.follow(decoded, denied, ledger, &mut explained, now);
+        let outcome = outcome.map_err(|refused| refused.map(|refusal| self.refusal_before_login(refusal)));
         ledger.restore_draws(draws);
         conclude(outcome, &mut explained);
         Ok(explained)
@@ -115,7 +116,7 @@ impl<W: Wire> Service<W> {
     fn follow(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
-        is_denied: bool,
+        denied: Option<Rule>,
         ledger: &mut Ledger,
         explained: &mut Explanation,
         now: Nanos,
@@ -132,7 +133,7 @@ impl<W: Wire> Service<W> {
         let names = (types.name(quote.class.query_type), price_class_name::<W>(&demand));
         self.admission.describe(ledger, tenant, (&demand, &quote), names, explained);
         drop(types);
-        self.check_unpriced(decoded, is_denied, ledger, explained)?;
+        self.check_unpriced(decoded, denied, ledger, explained)?;
         if route == Route::Quit {
             return Ok(Verdict::Answered);
         }
@@ -157,23 +158,19 @@ impl<W: Wire> Service<W> {
     fn check_unpriced(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
-        is_denied: bool,
+        denied: Option<Rule>,
         ledger: &Ledger,
         explained: &mut Explanation,
     ) -> Result<(), Refused> {
         let Decoded { client, request, bytes, .. } = decoded;
         let usage = self.tenants.borrow().usage(client.tenant.get(), ledger);
-        for (is_refused, reason) in [
-            (is_denied, Reason::Unsupported),
-            (
-                usage.is_some_and(|usage| !usage.has_room()) && !W::Session::changes_session(request),
-                Reason::Limit,
-            ),
-            (self.is_too_long(request, bytes), Reason::TooLarge),
+        let has_all = usage.is_some_and(|usage| !usage.has_room()) && !W::Session::changes_session(request);
+        for refusal in [
+            denied.map(|rule| Refusal::by(Reason::Unsupported, rule)),
+            has_all.then_some(Refusal::of(Reason::Limit)),
+            self.is_too_long(request, bytes).then_some(Refusal::by(Reason::TooLarge, Rule::Size)),
         ] {
-            if is_refused {
-                refuse(client.shadow, explained, Refusal::of(reason).into())?;
-            }
+            refusal.map_or(Ok(()), |refusal| refuse(client.shadow, explained, refusal.into()))?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
-use crate::protocol::{Blame, Refusal, RequestMeta};
+use crate::protocol::{Blame, Refusal, RequestMeta, Rule};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -39,7 +39,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> NextStep {
         let slot = ReplySlot { seq: replies.next(), first: replies.first() };
-        let (tenant, is_denied) = client.tenant_for(request, bytes);
+        let (tenant, denied) = client.tenant_for(request, bytes);
         let decoded = Decoded { client, tenant, slot, request, bytes };
         if self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
@@ -53,8 +53,9 @@ impl<W: Wire> Service<W> {
             return NextStep::Wait;
         }
         self.metrics.count(Event::Request);
-        let verdict = self.check_limits(decoded, is_denied, replies.outstanding());
+        let verdict = self.check_limits(decoded, denied, replies.outstanding());
         let verdict = verdict.and_then(|()| self.admit(decoded, route, now));
+        let verdict = verdict.map_err(|refusal| self.refusal_before_login(refusal));
         self.sample_verdict(decoded, verdict.as_ref().err(), now);
         match &verdict {
             Ok(Verdict::Hit(answer)) => {
@@ -160,12 +161,14 @@ impl<W: Wire> Service<W> {
     fn check_limits(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
-        is_denied: bool,
+        denied: Option<Rule>,
         outstanding: usize,
     ) -> Result<(), Refusal> {
         let Decoded { client, tenant, request, bytes, .. } = decoded;
-        if is_denied && self.refuses(client, tenant, Reason::Unsupported) {
-            return Err(Refusal::of(Reason::Unsupported));
+        if let Some(rule) = denied
+            && self.refuses(client, tenant, Reason::Unsupported)
+        {
+            return Err(Refusal::by(Reason::Unsupported, rule));
         }
         // The client sends nothing more to the store until a session command is answered.
         let has_quota = client.has_request_quota(outstanding) || W::Session::changes_session(request);
@@ -173,7 +176,7 @@ impl<W: Wire> Service<W> {
             return Err(Refusal::of(Reason::Limit));
         }
         if self.is_too_long(request, bytes) && self.refuses(client, tenant, Reason::TooLarge) {
-            return Err(Refusal::of(Reason::TooLarge));
+            return Err(Refusal::by(Reason::TooLarge, Rule::Size));
         }
         Ok(())
     }
@@ -370,6 +373,15 @@ impl<W: Wire> Service<W> {
         let mut charged = self.charge(decoded, ledger, now)?;
         self.admission.count_passed(ledger, &mut charged);
         Ok(verdict)
+    }
+
+    /// The refusal of a request. That of a client that is nobody's asks it to log in, where some tenant has users.
+    pub(super) fn refusal_before_login(&self, refusal: Refusal) -> Refusal {
+        let may_log_in = || W::Session::HAS_USERS && self.tenants.borrow().have_users();
+        match refusal.reason == Reason::UnknownSource && may_log_in() {
+            true => Refusal { rule: Some(Rule::Users), ..refusal },
+            false => refusal,
+        }
     }
 
     /// True if an unauthenticated client names a user of some tenant.

@@ -33,7 +33,7 @@ use crate::dispatcher::stores::dedicated::{DedicatedConnection, in_time};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Link, Wire};
-use crate::protocol::{Refusal, Step};
+use crate::protocol::{Refusal, Rule, Step};
 
 /// The reason why a request ended early.
 enum StreamEnd<W: Wire> {
@@ -260,7 +260,7 @@ impl<W: Wire> BodyStream<'_, W> {
         let is_too_long =
             self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
         if is_too_long && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
-            return Err(Refusal::of(Reason::TooLarge));
+            return Err(Refusal::by(Reason::TooLarge, Rule::Size));
         }
         let more = body.passed.saturating_sub(body.paid);
         if more == 0 {

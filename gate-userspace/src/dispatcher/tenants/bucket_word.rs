@@ -6,7 +6,7 @@ use gate_common::abi::Reason;
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Rule};
 
 /// Changes one bucket by compare-and-swap.
 pub(super) fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
@@ -28,7 +28,7 @@ pub(super) fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Lim
             Take::Refuse { wait_ns } => {
                 return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
             }
-            Take::TooLarge => return Err(Refusal::of(Reason::TooLarge)),
+            Take::TooLarge => return Err(Refusal::by(Reason::TooLarge, Rule::Burst)),
         }
     }
     Err(Refusal::of(Reason::Quota))

@@ -115,6 +115,11 @@ impl Tenants {
         ledger.has_name(tenant, name).then(|| Arc::clone(parts))
     }
 
+    /// True if some tenant has users, so that clients may log in.
+    pub(crate) fn have_users(&self) -> bool {
+        !self.users.is_empty()
+    }
+
     /// The tenant whose user this is, if it is still there.
     pub(crate) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
         let user = self.user(login)?;

@@ -14,7 +14,7 @@ use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
-use crate::protocol::{Class, Refusal, RequestMeta, Step};
+use crate::protocol::{Class, Refusal, RequestMeta, Rule, Step};
 
 pub(super) mod buffer;
 pub(super) mod memcached;
@@ -157,8 +157,10 @@ pub(crate) trait SessionState<R> {
     /// Appends the reply to a client that asks for its number.
     fn client_id(_id: u64, _out: &mut Vec<u8>) {}
 
-    /// A request that the store refuses, wherever it takes any.
-    const UNKNOWN_COMMAND: &'static [u8] = b"";
+    /// A request that the store refuses, wherever it takes any, in place of one that `rule` denies.
+    fn unknown_command(_rule: Option<Rule>) -> &'static [u8] {
+        b""
+    }
 
     /// The effect of a request on the state of the connection that it runs on.
     fn effect(_request: &R) -> Effect {

@@ -65,6 +65,7 @@ fn a_request_gets_what_was_explained() -> Result<()> {
         (8, "GET /echo", &["x-scope-orgid: org-1"], "direct", "read", 200),
         (9, "GET /echo", &["x-scope-orgid: org-1"], "named", "read", 200),
         (9, "GET /echo", &["x-scope-orgid: org-9"], "", "read", 403),
+        (9, "GET /echo", &["x-forwarded-for: 198.18.0.7"], "", "read", 401),
         (9, "GET /echo", &["x-forwarded-for: 198.18.0.8"], "direct", "read", 200),
         (7, "GET /echo", &[], "", "read", 403),
         (6, "GET /echo", &[], "bound", "read", 403),

@@ -20,7 +20,7 @@ fn a_script_cannot_call_what_is_denied_where_scripts_are_denied() -> Result<()> 
     let store = Listening::redis()?;
     let gate = Listening::gate("resp", store.address, "", &tenants("deny_scripts = \"on\""))?;
     let said = gate.ask(SCRIPT, b":1\r\n")?;
-    ensure!(said == b"+OK\r\n-DENIED retry_after_ms=0 reason=unsupported\r\n:1\r\n", "{}", shown(&said));
+    ensure!(said == b"+OK\r\n-DENIED reason=unsupported rule=deny\r\n:1\r\n", "{}", shown(&said));
     Ok(())
 }
 

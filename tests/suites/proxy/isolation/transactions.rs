@@ -7,7 +7,7 @@ use gate_tests::proxy::{Listening, read_until, shown};
 
 const NO_MULTI: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n\
                         deny = [\"MULTI\"]";
-const REFUSED: &str = "-DENIED retry_after_ms=0 reason=unsupported\r\n";
+const REFUSED: &str = "-DENIED reason=unsupported rule=deny\r\n";
 const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
 
 #[test]

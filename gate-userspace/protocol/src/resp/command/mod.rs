@@ -7,7 +7,8 @@ mod data;
 mod server;
 mod spec;
 
-pub(super) use spec::{KeySpec, OPEN_ROWS, Rows, Spec};
+pub use spec::OPEN_ROWS;
+pub(super) use spec::{KeySpec, Rows, Spec};
 
 use crate::{Access, Class};
 

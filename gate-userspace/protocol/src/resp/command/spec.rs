@@ -56,7 +56,7 @@ pub(crate) enum Rows {
 }
 
 /// Rows of what only the store knows the size of.
-pub(crate) const OPEN_ROWS: u32 = 100;
+pub const OPEN_ROWS: u32 = 100;
 
 pub(super) const NONE: Access = Access::Neither;
 pub(super) const READ: Access = Access::Read;

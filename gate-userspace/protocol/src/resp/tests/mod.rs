@@ -1,2 +1,3 @@
+mod refusals;
 mod replies;
 mod requests;

@@ -331,42 +331,6 @@ fn what_is_wrong_within_a_body_ends_it() {
     }
 }
 
-#[test]
-fn refusals_read_as_documented() {
-    use crate::Refusal;
-    use gate_common::abi::Reason;
-    use gate_common::units::Nanos;
-    for (refusal, text) in [
-        (Refusal::after(Reason::Quota, Nanos(1_000_001)), "-THROTTLED retry_after_ms=2 reason=quota\r\n"),
-        (Refusal::after(Reason::Limit, Nanos::ZERO), "-THROTTLED retry_after_ms=1 reason=limit\r\n"),
-        (Refusal::after(Reason::QueueFull, Nanos(1)), "-OVERLOADED retry_after_ms=1 reason=queue-full\r\n"),
-        (Refusal::after(Reason::StoreDown, Nanos(1)), "-UNAVAILABLE retry_after_ms=1 reason=store-down\r\n"),
-        (Refusal::uncertain(), "-UNCERTAIN reason=store-down\r\n"),
-        (Refusal::of(Reason::Unsupported), "-DENIED retry_after_ms=0 reason=unsupported\r\n"),
-    ] {
-        let mut out = Vec::new();
-        refuse(refusal, &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), text);
-    }
-}
-
-#[test]
-fn every_reason_has_its_blame_and_its_retry_time() {
-    use crate::{Blame, Refusal};
-    use gate_common::abi::Reason;
-    for reason in Reason::ALL {
-        let refusal = Refusal::of(reason);
-        let blame = match reason.name() {
-            "quota" | "rejected-until" | "rejection-rate" | "limit" | "hot-key" => Blame::Throttled,
-            "penalty" | "slo" | "queue-delay" | "queue-full" | "deadline" => Blame::Overloaded,
-            "store-down" => Blame::Unavailable,
-            _ => Blame::Denied,
-        };
-        assert_eq!(refusal.blame(), blame, "{}", reason.name());
-        assert_eq!(refusal.retry_after.0 > 0, blame != Blame::Denied, "{}", reason.name());
-    }
-}
-
 /// Requests, nearly requests, and noise.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![

@@ -25,7 +25,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
             return Ok(Some(login));
         }
         self.service.metrics.count(Event::LoginFailed);
-        next.instead = Some(W::Session::UNKNOWN_COMMAND);
+        next.instead = Some(W::Session::unknown_command(None));
         Ok(None)
     }
 

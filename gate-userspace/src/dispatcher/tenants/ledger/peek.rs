@@ -7,7 +7,7 @@ use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::{Ledger, TenantId, quota_of};
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Rule};
 
 /// One quota that a request is charged to, and its answer to the price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,10 @@ impl Ledger {
     /// The refusal of a price that a bucket of a tenant never admits, where the request costs `asked` without multiplier and
     /// rung. If only those make it so dear, it passes once they are gone.
     pub(crate) fn too_dear(&mut self, tenant: TenantId, asked: MilliRu) -> Refusal {
-        Refusal::of(if asked > self.dearest(tenant) { Reason::TooLarge } else { Reason::Penalty })
+        match asked > self.dearest(tenant) {
+            true => Refusal::by(Reason::TooLarge, Rule::Burst),
+            false => Refusal::of(Reason::Penalty),
+        }
     }
 
     /// The quotas that a tenant's request is charged to, in the order in which they are asked.

@@ -6,7 +6,8 @@ use super::{CLIENT_ID, CLUSTER, Resp, SET_INFO};
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::store_silence::PauseChange;
 use crate::dispatcher::wire::{Effect, SessionState};
-use crate::protocol::resp::{Command, Request, State};
+use crate::protocol::Rule;
+use crate::protocol::resp::{self, Command, Request, State};
 
 impl SessionState<Request> for Resp {
     const HAS_USERS: bool = true;
@@ -30,7 +31,9 @@ impl SessionState<Request> for Resp {
     }
 
     /// Redis says the name of a command that it does not know.
-    const UNKNOWN_COMMAND: &'static [u8] = b"*1\r\n$42\r\nDENIED retry_after_ms=0 reason=unsupported\r\n";
+    fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
+        resp::unknown_command(rule)
+    }
 
     #[inline]
     fn effect(request: &Request) -> Effect {
