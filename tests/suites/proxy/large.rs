@@ -239,9 +239,9 @@ fn a_refused_long_request_is_discarded_and_its_client_served() -> Result<()> {
     let many: Vec<&[u8]> =
         [&b"MSET"[..]].into_iter().chain((0..60).flat_map(|_| [&b"b"[..], &long[..65_000]])).collect();
     for (long, reason) in [
-        (resp(&[b"SET", b"a", &long]), "too-large"),
-        (resp(&[b"SET", b"a", &too_long]), "too-large"),
-        (resp(&[b"APPEND", b"a", &long]), "unsupported"),
+        (resp(&[b"SET", b"a", &long]), "too-large rule=burst"),
+        (resp(&[b"SET", b"a", &too_long]), "too-large rule=size"),
+        (resp(&[b"APPEND", b"a", &long]), "unsupported rule=deny"),
         // Its head does not tell what it costs.
         (resp(&many), "quota bucket=poor"),
     ] {
@@ -294,7 +294,7 @@ fn a_refused_value_is_never_parsed_as_requests() -> Result<()> {
     let head = b"set k 0 0 80000\r\n";
     let body = head.repeat(80_000 / head.len() + 1);
     let request = [&head[..], &body[..80_000], b"\r\nget k\r\n"].concat();
-    let refused = b"SERVER_ERROR denied reason=unsupported\r\n";
+    let refused = b"SERVER_ERROR denied reason=unsupported rule=deny\r\n";
     converse(&gate, &request.repeat(2), &[&refused[..], b"END\r\n"].concat().repeat(2))
 }
 
