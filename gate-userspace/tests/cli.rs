@@ -24,13 +24,13 @@ fn check_accepts_the_documented_example() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said: Vec<&str> = text(&output.stdout).lines().collect();
     assert!(
-        said[0].contains(": valid; services: 6, tenants: 11, sources: 7, file descriptors: "),
+        said[0].contains(": valid; services: 6, tenants: 12, sources: 7, file descriptors: "),
         "{said:?}"
     );
     assert_eq!(said[1], "interfaces, with one budget: eth1, eth2");
     assert!(said[2].starts_with("memory on this machine: counters 1 of 1024 MiB, tables "), "{said:?}");
     let report: Value = serde_json::from_slice(&gate(&["check", "--json", &example()]).stdout).unwrap();
-    assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &11.into()));
+    assert_eq!((&report["valid"], &report["counts"]["tenants"]), (&true.into(), &12.into()));
 }
 
 #[test]

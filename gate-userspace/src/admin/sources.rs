@@ -16,7 +16,7 @@ use super::status::{Interface, Status};
 use super::tenants::{self, Tenant};
 use crate::clock;
 use crate::control::verdicts::Verdicts;
-use crate::dispatcher::{LimitRefusals, Questions};
+use crate::dispatcher::{LimitRefusals, MemberCounts, Questions};
 use crate::envoy::Counters;
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
@@ -38,6 +38,8 @@ pub struct Sources {
     pub caches: ByService,
     /// The refusals by tenants' limits; `None` where nothing is proxied.
     pub limits: Option<LimitRefusals>,
+    /// The counts of tenants' members, if a service is proxied.
+    pub members: Option<MemberCounts>,
     /// The named limits and the counters of the server that Envoys ask; `None` without one.
     pub envoy: Option<(Arc<Table>, Arc<Counters>)>,
     /// The book of the limits that are shared with other gates; `None` without `[fleet]`.

@@ -85,11 +85,13 @@ pub(super) fn read<'d>(
     is_http.then_some(settings)
 }
 
-/// The values of the fields that name a tenant. `taken` holds the line of each.
+/// The values of the fields that name a tenant. `taken` holds the line of each, but for the one that stands for any.
 pub(super) fn ids(section: &mut Section<'_>, taken: &mut HashMap<String, usize>) -> Vec<String> {
     let mut ids = Vec::new();
     for item in section.list("ids", id) {
-        if let Some(line) = taken.insert(item.value.clone(), item.line()) {
+        if item.value == ANY_ID {
+            // Two tenants of many members are reported as such.
+        } else if let Some(line) = taken.insert(item.value.clone(), item.line()) {
             item.fault(format!("is taken, on line {line}"));
         }
         ids.push(item.value);
@@ -97,9 +99,14 @@ pub(super) fn ids(section: &mut Section<'_>, taken: &mut HashMap<String, usize>)
     ids
 }
 
+/// True for the value of a field that may name a tenant.
+pub(crate) fn is_id(text: &[u8]) -> bool {
+    let plain = text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',');
+    (1..=MAX_ID).contains(&text.len()) && plain
+}
+
 fn id(text: &str) -> Result<String, Wrong> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
-    if (1..=MAX_ID).contains(&text.len()) && plain {
+    if is_id(text.as_bytes()) {
         return Ok(text.to_owned());
     }
     Err(format!(
@@ -148,3 +155,5 @@ const TAKEN: [&str; 13] = [
 ];
 const MAX_NAME: usize = 64;
 const MAX_ID: usize = 150;
+/// The id that stands for any.
+pub(super) const ANY_ID: &str = "*";

@@ -10,7 +10,7 @@
 //! - `query_types`: the query types of a proxied service.
 //! - `http`: what only services with that protocol say; `cache` that of their answers.
 //! - `identity`: users, and what they may not do.
-//! - `parts`: tenants by key.
+//! - `parts`: tenants by key; `members`: tenants by each value of a field, user or source.
 //! - `price`: what requests cost, and how that learns.
 //! - `limits`, `envoy`: named limits, and where Envoys ask for them.
 //! - `tls`: certificates, towards clients and towards the store.
@@ -54,6 +54,7 @@ mod gate;
 mod http;
 mod identity;
 mod limits;
+mod members;
 mod names;
 mod overrides;
 mod own_keys;
@@ -86,6 +87,7 @@ pub(crate) use etcd::endpoint as etcd_endpoint;
 pub use fault::{Fault, Faults};
 pub use fleet::Fleet;
 pub use http::Http;
+pub(crate) use http::is_id;
 pub use identity::{StoreLogin, User};
 pub use limits::short_limits;
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
@@ -99,8 +101,8 @@ pub use store_address::StoreAddress;
 pub use text::read_text;
 pub use tls::{BackendTls, NamedFile, PeerTls, Tls};
 pub use values::{
-    Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Mode, OnStale, Protocol,
-    TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,
+    Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Members, Mode, NamedBy,
+    OnStale, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,
 };
 
 /// A configuration that holds together.
@@ -250,6 +252,8 @@ pub struct Tenant {
     pub users: Vec<User>,
     /// Values of a service's `tenant_header` that name it, distinct among all tenants; the first is written to the store.
     pub ids: Vec<String>,
+    /// Its members, each of which has its quota; `None` for a tenant that has one for all of its requests.
+    pub members: Option<Members>,
     /// Commands that are refused to it where gate proxies.
     pub deny: Deny,
     /// The keys that it may touch where gate proxies.

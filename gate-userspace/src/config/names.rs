@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use super::fault::did_you_mean;
-use super::parsers;
 use super::raw::Section;
 use super::units::Wrong;
 use super::values::TenantIndex;
@@ -16,14 +15,18 @@ pub(super) struct Names {
 
 impl Names {
     /// Reads them all, so that any section may refer to any other; `max` is how many there may be.
-    pub(super) fn read(sections: &mut [Section<'_>], max: usize) -> Self {
+    pub(super) fn read(
+        sections: &mut [Section<'_>],
+        max: usize,
+        name: fn(&str) -> Result<String, Wrong>,
+    ) -> Self {
         let mut names = Self { list: Vec::new(), index: HashMap::new() };
         let mut lines: HashMap<String, usize> = HashMap::new();
         for (i, section) in sections.iter_mut().enumerate() {
             if i == max {
                 section.fault("name", format!("is one too many: there may be {max}"));
             }
-            let name = section.need("name", "\"polite\"", parsers::name).unwrap_or_default();
+            let name = section.need("name", "\"polite\"", name).unwrap_or_default();
             if let Some(line) = lines.get(&name) {
                 section.fault("name", format!("is taken, on line {line}"));
             } else if !name.is_empty() {

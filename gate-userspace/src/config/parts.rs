@@ -9,8 +9,8 @@ use gate_common::token_bucket::Rate;
 use gate_common::units::Nanos;
 
 use super::buckets::default_tcp_quota;
+use super::members::tenant_name;
 use super::names::Names;
-use super::parsers::name;
 use super::raw::{Item, Section};
 use super::units::Wrong;
 use super::values::TenantIndex;
@@ -25,7 +25,7 @@ pub(super) fn part(
     owns_keys: bool,
     taken: &mut HashMap<(TenantIndex, String), usize>,
 ) -> Option<Part> {
-    let part_of = section.get("part_of", name);
+    let part_of = section.get("part_of", tenant_name);
     if !section.has("part_of") {
         if !owns_keys {
             section.list("key_prefixes", prefix);

@@ -9,18 +9,17 @@ use std::net::SocketAddr;
 
 use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
-use ipnet::IpNet;
 
 use super::buckets::{BURST_RANGE, DEBT_RANGE, bucket, default_tcp_quota, tcp};
 use super::frames::{Frame, dearer_frames_fit, never_admits};
 use super::names::Names;
-use super::parsers::{SWITCH, address, number, one_of, overlap, prefix, time};
+use super::parsers::{SWITCH, address, number, one_of, overlap, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, envoy, fleet, gate, http, identity, limits, own_keys, parsers, parts,
-    price, request_limits, shedding, syn,
+    Config, Service, Tenant, backend, envoy, fleet, gate, identity, limits, members, own_keys, parsers,
+    parts, price, request_limits, shedding, syn,
 };
 use crate::policy::Tier;
 
@@ -39,8 +38,8 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     let fleet = fleet::fleet(&mut root);
     root.finish();
 
-    let service_names = Names::read(&mut service_sections, MAX_SERVICES);
-    let names = Names::read(&mut tenant_sections, MAX_TENANTS);
+    let service_names = Names::read(&mut service_sections, MAX_SERVICES, parsers::name);
+    let names = Names::read(&mut tenant_sections, MAX_TENANTS, members::tenant_name);
     let mut addresses = Vec::new();
     let mut taken = Taken::default();
     let read = service_sections.iter_mut().zip(service_names.list);
@@ -62,6 +61,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     dearer_frames_fit(&tenant_sections, &tenants, dearest);
     metrics_fit(&tenant_sections, &tenants, gate.metrics_tenants);
     parts::fit(&tenant_sections, &tenants, &service_sections, &services);
+    members::fit(&tenant_sections, &tenants, &service_sections, &services);
     own_keys::fit(&tenant_sections, &mut tenants, &services);
     parts::inherit(&mut tenants);
     parts::leave_room(&tenant_sections, &mut tenants);
@@ -126,7 +126,7 @@ fn cache_dirs_differ(sections: &mut [Section<'_>], services: &[Service]) {
 }
 
 fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
-    let name = section.get("default", parsers::name)?;
+    let name = section.get("default", members::tenant_name)?;
     tenants.find(&name).map_err(|wrong| section.fault("default", wrong)).ok()
 }
 
@@ -230,15 +230,18 @@ fn tenant(
         }
     }
     let keys = own_keys::read(section);
+    let members::Reached { sources, ids, members } = members::read(section, name, &mut taken.reached);
     let tcp_quota = section.get("tcp_quota", |text| units::byte_rate(text, 1 << 10, 512 << 30));
+    // The interface would hold all members together to one of them.
+    let quota_of_all = if members.is_some() { None } else { quota };
     let tcp_quota =
-        tcp_quota.map_or_else(|| default_tcp_quota(quota, burst), |per_sec| tcp(Some(per_sec), burst));
+        tcp_quota.map_or_else(|| default_tcp_quota(quota_of_all, burst), |per_sec| tcp(Some(per_sec), burst));
     Tenant {
         name: name.to_owned(),
-        sources: sources(section, &mut taken.sources),
+        sources,
         quota: limits(quota),
         tcp_quota,
-        syn_rate: syn::of_tenant(section, quota, row),
+        syn_rate: syn::of_tenant(section, quota_of_all, row),
         candidate,
         multiplier: section.get("multiplier", units::multiplier).unwrap_or_default(),
         refuse: section.get("refuse", one_of(&SWITCH)).unwrap_or(false),
@@ -251,7 +254,8 @@ fn tenant(
         charge: charge(section, name, tenants),
         part: parts::part(section, name, tenants, keys.are_own(), &mut taken.prefixes),
         users: identity::users(section, &mut taken.users),
-        ids: http::ids(section, &mut taken.ids),
+        ids,
+        members,
         deny: identity::deny(section),
         keys,
         limits: Vec::new(),
@@ -261,28 +265,14 @@ fn tenant(
 /// The lines of what no two tenants may share.
 #[derive(Default)]
 struct Taken {
-    sources: HashMap<IpNet, usize>,
+    reached: members::Taken,
     users: HashMap<String, usize>,
-    ids: HashMap<String, usize>,
     prefixes: HashMap<(TenantIndex, String), usize>,
-}
-
-/// The sources of a tenant. One may lie within another's, the longest that matches wins; no two may be
-/// the same. `taken` holds the line of each.
-fn sources(section: &mut Section<'_>, taken: &mut HashMap<IpNet, usize>) -> Vec<IpNet> {
-    let mut sources = Vec::new();
-    for item in section.list("sources", prefix) {
-        if let Some(line) = taken.insert(item.value, item.line()) {
-            item.fault(format!("is taken, on line {line}"));
-        }
-        sources.push(item.value);
-    }
-    sources
 }
 
 fn charge(section: &mut Section<'_>, name: &str, tenants: &Names) -> Vec<TenantIndex> {
     let mut charged = Vec::new();
-    for item in section.list("charge", parsers::name) {
+    for item in section.list("charge", members::tenant_name) {
         let Ok(other) = tenants.find(&item.value).map_err(|wrong| item.fault(wrong)) else { continue };
         if tenants.list[other.0] == name {
             item.fault("is charged anyway: it is the tenant itself");
@@ -311,10 +301,14 @@ fn everyone_is_reached(sections: &[Section<'_>], tenants: &[Tenant], services: &
         http.is_some_and(|http| http.tenant_header.is_some())
     };
     let has_header = services.iter().any(is_header);
-    for (section, reached) in sections.iter().zip(reached) {
-        if section.has("ids") && !has_header {
-            let message = "means something only if a service with protocol = \"http\" has tenant_header: no request names it";
-            section.fault("ids", message.to_owned());
+    for ((section, tenant), reached) in sections.iter().zip(tenants).zip(reached) {
+        let by_user = members::are_by_id(tenant);
+        if section.has("ids") && !has_header && !(by_user && logins) {
+            let or_user = if by_user { ", or one with \"resp\" a backend" } else { "" };
+            let message = format!(
+                "means something only if a service with protocol = \"http\" has tenant_header{or_user}: no request names it"
+            );
+            section.fault("ids", message);
         }
         if section.has("users") && !logins {
             let message = "means something only if a service with protocol = \"resp\" has a backend: gate sees no other \

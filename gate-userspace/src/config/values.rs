@@ -170,3 +170,26 @@ impl FromStr for InterfaceName {
         Err("must be the name of an interface, up to 15 bytes, e.g. \"eth1\"".to_owned())
     }
 }
+
+/// The members of a tenant, each of which has its quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// The names of members.
+    pub named_by: NamedBy,
+    /// The most memory that their buckets may take, in bytes; 64 KiB to 16 GiB.
+    pub memory: u64,
+}
+
+/// The names of a tenant's members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The value of `tenant_header` over HTTP, the user of a Redis: whatever no other tenant names.
+    Id,
+    /// The client's network, by the length of its prefix; `None` for a family that is not the tenant's.
+    Source {
+        /// 1 to 32.
+        v4: Option<u8>,
+        /// 33 to 128.
+        v6: Option<u8>,
+    },
+}

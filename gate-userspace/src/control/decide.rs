@@ -18,6 +18,9 @@
 //! **Limits that gates share.** A tenant is held to what this gate may give out of its limit ([`fleet_share`](crate::policy::fleet_share)),
 //! where that is less than its quota.
 //!
+//! **Members.** A tenant with members is told nothing ahead: its counts are sums over all of them, its bucket that of those who have
+//! none of their own, and neither says anything of the next member that asks.
+//!
 //! **By hand.** A multiplier and a penalty that the operator has given a tenant are in its state before any decision,
 //! and stay: nothing that is decided here makes it cheaper or lets it in. Whoever is refused by hand is told
 //! nothing else, so that its refusals read `penalty` whatever its bucket says. What a service sheds comes on top.
@@ -57,6 +60,8 @@ pub struct TenantSnapshot {
     /// The price of its requests over connections from its own sources since the last tick, refused or not, in
     /// thousandths of a request unit.
     pub asked_mru: u64,
+    /// True if each of its members has a bucket of its own.
+    pub has_members: bool,
     /// Its part of a limit that it shares with other gates; `None` if it shares none, or its owner is lost.
     pub grant: Option<Grant>,
 }
@@ -145,6 +150,10 @@ pub fn decide(
     states: &mut [TenantState],
 ) -> Vec<(usize, Transition)> {
     for ((state, tenant), debt) in states.iter_mut().zip(snapshot.tenants).zip(&mut memory.debts) {
+        if tenant.has_members {
+            state.tcp_action = TcpAction::None as u8;
+            continue;
+        }
         // By its own quota, of which a part may be next to nothing for a moment.
         let requested = state.quota.rate.time_for(u32::try_from(tenant.asked_mru).unwrap_or(u32::MAX));
         let depth = rules.deep_debt.saturating_add(Nanos(state.quota.burst_ns));
@@ -153,7 +162,7 @@ pub fn decide(
     }
     for (state, tenant) in states.iter_mut().zip(snapshot.tenants) {
         let reject_for = tenant.grant.map_or(Nanos::ZERO, |grant| hold_to(state, &grant));
-        if state.flags & tenant_flags::PENALTY != 0 {
+        if state.flags & tenant_flags::PENALTY != 0 || tenant.has_members {
             (state.reject_until_ns, state.rejection_rate) = (0, 0);
             continue;
         }

@@ -45,6 +45,8 @@ pub struct Tenant {
     pub name: Name,
     /// True if no configuration in force knew it: its bucket and counters begin anew.
     pub fresh: bool,
+    /// True if each of its members has a bucket of its own, and its own bucket is that of those without one.
+    pub has_members: bool,
     /// Its state before any decision.
     pub state: TenantState,
 }
@@ -123,6 +125,7 @@ impl Layout {
             id,
             name: Name::new(&tenant.name).unwrap_or(Name::EMPTY),
             fresh: !occupied.tenants.contains_key(&tenant.name),
+            has_members: tenant.members.is_some(),
             state: tenant_state(
                 tenant,
                 charged(config, tenant, id, &ids, occupied),

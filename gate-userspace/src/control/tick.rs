@@ -85,6 +85,7 @@ struct Written {
 #[derive(Clone, Copy, Debug)]
 struct ActiveTenant {
     id: u32,
+    has_members: bool,
     base: TenantState,
 }
 
@@ -173,9 +174,16 @@ impl Ticker {
             before.copied().unwrap_or((tenant.state.quota.rate, false))
         };
         self.rates = layout.tenants.iter().map(rate).collect();
-        self.tenants =
-            layout.tenants.iter().map(|tenant| ActiveTenant { id: tenant.id, base: tenant.state }).collect();
-        self.snapshots = vec![TenantSnapshot::default(); self.tenants.len()];
+        let active = |tenant: &super::layout::Tenant| {
+            let &super::layout::Tenant { id, has_members, state: base, .. } = tenant;
+            ActiveTenant { id, has_members, base }
+        };
+        self.tenants = layout.tenants.iter().map(active).collect();
+        let snapshot = |tenant: &ActiveTenant| TenantSnapshot {
+            has_members: tenant.has_members,
+            ..TenantSnapshot::default()
+        };
+        self.snapshots = self.tenants.iter().map(snapshot).collect();
         self.states = self.tenants.iter().map(|tenant| tenant.base).collect();
         let unknown =
             || Written { tenants: vec![None; self.tenants.len()], services: vec![None; self.slots.len()] };

@@ -54,6 +54,7 @@ mod http;
 mod identity;
 mod limit_refusals;
 mod listen;
+mod member_counts;
 pub(crate) use listen::{prefer as prefer_socket, tcp as listen_reusing_port};
 mod local_addrs;
 mod metrics;
@@ -75,6 +76,7 @@ mod worker;
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
+pub use member_counts::{MemberCounts, MemberTotals};
 pub use metrics::by_type::{Counts, Timing};
 pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::read_prices::ReadPriceSums;
@@ -283,6 +285,12 @@ impl Dispatcher {
     #[must_use]
     pub fn limit_refusals(&self) -> LimitRefusals {
         LimitRefusals::new(self.tenants.subscribe())
+    }
+
+    /// The counts of tenants' members.
+    #[must_use]
+    pub fn member_counts(&self) -> MemberCounts {
+        MemberCounts::new(self.tenants.subscribe())
     }
 
     /// Hands the samples of keys that the threads have taken to `each`, at most `most`.

@@ -1,11 +1,13 @@
 //! One request from its decoding to its reply: its position, its class, and its state while it is in flight.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gate_common::units::{MilliRu, Nanos};
 
 use super::metrics::cost_samples::CostFeatures;
-use super::tenants::ledger::TenantId;
+use super::tenants::ledger::{Account, TenantId};
+use super::tenants::members::Member;
 use super::tenants::request_limits::LimitSet;
 use super::wire::Codec;
 /// Tier and query type of a request.
@@ -44,9 +46,11 @@ impl<W: Codec, C> Clone for Decoded<'_, W, C> {
 impl<W: Codec, C> Copy for Decoded<'_, W, C> {}
 
 /// The tenant that a request is charged to, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Payer {
     pub(crate) tenant: TenantId,
+    /// The member of the tenant whose bucket is charged.
+    pub(crate) member: Option<Arc<Member>>,
     /// True if refusals are only counted.
     pub(crate) shadow: bool,
     /// True if the XDP program has charged the request.
@@ -58,9 +62,11 @@ pub(crate) struct Payer {
 }
 
 /// The charge of a request, and the class that it was charged as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Charged {
     pub(crate) tenant: TenantId,
+    /// The member of the tenant whose bucket was charged.
+    pub(crate) member: Option<Arc<Member>>,
     /// The price that was taken from the tenant's buckets; zero for a coalesced request, whose followers are charged.
     pub(crate) price: MilliRu,
     pub(crate) class: RequestClass,
@@ -76,6 +82,21 @@ pub(crate) struct Charged {
     pub(crate) is_counted: bool,
     /// The limits that it was taken from.
     pub(crate) limits: LimitSet,
+}
+
+impl Payer {
+    /// The bucket that is charged.
+    pub(crate) fn account(&self) -> Account<'_> {
+        (self.tenant, self.member.as_deref())
+    }
+}
+
+impl Charged {
+    /// The bucket that was charged.
+    #[inline]
+    pub(crate) fn account(&self) -> Account<'_> {
+        (self.tenant, self.member.as_deref())
+    }
 }
 
 /// A request that has been charged and not been answered. It moves from the pipeline to the queue, and from there to the

@@ -12,6 +12,7 @@ mod isolation;
 mod large;
 mod libraries;
 mod logs;
+mod members;
 mod memcached;
 mod modes;
 mod overload;

@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 161] = [
+const ORDER: [&str; 162] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -130,6 +130,7 @@ const ORDER: [&str; 161] = [
     "hot_cache/versions.rs",
     "questions.rs",
     "limit_refusals.rs",
+    "member_counts.rs",
     "settings.rs",
     "resolver.rs",
     "query_types.rs",
@@ -158,12 +159,16 @@ const ORDER: [&str; 161] = [
     "tenants/mod.rs",
     "tenants/usage.rs",
     "tenants/by_name.rs",
+    "tenants/membership.rs",
     "tenants/parts.rs",
     "tenants/request_limits.rs",
     "tenants/ledger/counting.rs",
     "tenants/ledger/debts.rs",
     "tenants/ledger/peek.rs",
     "tenants/ledger.rs",
+    "tenants/members/mod.rs",
+    "tenants/members/shard.rs",
+    "tenants/members/member.rs",
     "tenants/bucket_word.rs",
     "queue/mod.rs",
     "queue/concurrency.rs",

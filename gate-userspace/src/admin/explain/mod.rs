@@ -37,7 +37,7 @@ pub(super) async fn explain(context: &Sources, query: &str) -> Result<Explanatio
         let names: Vec<_> = config.services.iter().map(|service| service.name.as_str()).collect();
         format!("there is no service {name:?}, but {}", names.join(", "))
     })?;
-    let tenant = |name: &String| config.tenants.iter().any(|tenant| tenant.name == *name);
+    let tenant = |name: &String| config.tenants.iter().any(|tenant| tenant.is_named(name));
     if let Asker::Tenant(name) = &question.client
         && !tenant(name)
     {

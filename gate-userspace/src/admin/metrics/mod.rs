@@ -26,6 +26,7 @@ mod daemon;
 mod envoy;
 mod families;
 mod fleet;
+mod members;
 mod owner;
 mod promotion;
 mod services;
@@ -102,6 +103,7 @@ impl Collector for Scraped {
         let config = sources.queues.config.borrow().clone();
         daemon::write(&mut encoder, sources)?;
         tenants.write(&mut encoder, &sources.maps, &config)?;
+        members::write(&mut encoder, sources.members.as_ref())?;
         services::write(&mut encoder, &sources.queues)?;
         caches::write(&mut encoder, &sources.caches)?;
         envoy::write(&mut encoder, sources.envoy.as_ref())?;

@@ -10,6 +10,7 @@ use self::broken::{BROKEN, GOOD};
 use super::*;
 
 mod broken;
+mod members;
 
 #[test]
 fn a_broken_configuration_is_refused_with_its_path_and_line() {
@@ -100,6 +101,11 @@ fn what_is_left_out_has_its_documented_default() {
             },
         }]
     );
+}
+
+#[test]
+fn what_a_tenant_leaves_out_has_its_documented_default() {
+    let config = Config::parse("gate.toml", GOOD).unwrap();
     assert_eq!(
         config.tenants[1],
         Tenant {
@@ -121,6 +127,7 @@ fn what_is_left_out_has_its_documented_default() {
             part: None,
             users: Vec::new(),
             ids: Vec::new(),
+            members: None,
             deny: Deny::default(),
             keys: Keys::Any,
             limits: Vec::new(),
@@ -314,7 +321,7 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 #[test]
 fn the_documented_example_is_valid() {
     let config = Config::read(&Path::new(DOCS).join("gate.toml")).unwrap();
-    assert_eq!((config.services.len(), config.tenants.len()), (6, 11));
+    assert_eq!((config.services.len(), config.tenants.len()), (6, 12));
 }
 
 /// The keys that have a row in a table of `text`, the documentation.

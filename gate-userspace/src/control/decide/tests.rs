@@ -35,6 +35,32 @@ fn a_tenant_in_debt_stays_away_until_it_is_paid() {
 }
 
 #[test]
+fn nothing_of_all_members_is_held_against_the_next_one() {
+    let tcp_in_debt = TcpAction::DropData;
+    let rules = Rules { tcp_in_debt, deep_debt: Nanos::from_secs(1), ..rules(true) };
+    let whole = TenantSnapshot {
+        quota_tat: NOW.0 + 30 * BURST,
+        offered_mru: 1_000_000_000,
+        asked_mru: 1_000_000_000,
+        ..TenantSnapshot::default()
+    };
+    let told = |tenant: TenantSnapshot| {
+        let base = TenantState { quota: Limits::new(1_000_000, BURST), ..TenantState::default() };
+        let mut states = [base];
+        let mut memory = Memory { debts: vec![DeepDebt::default()], ..Memory::default() };
+        for _ in 0..2 {
+            states = [base];
+            let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[tenant], services: &[] };
+            decide(&rules, &snapshot, &mut memory, &mut states);
+        }
+        let [state] = states;
+        (state.reject_until_ns > 0, state.rejection_rate > 0, state.tcp_action > 0)
+    };
+    assert_eq!(told(whole), (true, true, true));
+    assert_eq!(told(TenantSnapshot { has_members: true, ..whole }), (false, false, false));
+}
+
+#[test]
 fn staying_away_never_refuses_what_the_bucket_admits() {
     for debt_ns in [BURST + 1, BURST + 777, 2 * BURST, 3 * BURST] {
         let tat = NOW.0 + debt_ns;
@@ -94,7 +120,7 @@ fn what_the_operator_says_of_a_tenant_stays_whatever_is_decided() {
         quota_tat: NOW.0 + 3 * BURST,
         offered_mru: 400_000,
         asked_mru: 400_000,
-        grant: None,
+        ..TenantSnapshot::default()
     };
     for tenant in [TenantSnapshot::default(), in_trouble] {
         for (flags, may_reject) in [(0, true), (tenant_flags::PENALTY | tenant_flags::CANDIDATE, false)] {
@@ -136,8 +162,9 @@ fn only_requests_over_connections_cost_new_connections() {
         })
     };
     // 100 RU a tick: its quota; twice as much; and all that can be forged.
-    let asking = |asked_mru| TenantSnapshot { asked_mru, offered_mru: asked_mru, quota_tat: 0, grant: None };
-    let forged = TenantSnapshot { quota_tat: u64::MAX, offered_mru: u64::MAX, asked_mru: 0, grant: None };
+    let asking =
+        |asked_mru| TenantSnapshot { asked_mru, offered_mru: asked_mru, ..TenantSnapshot::default() };
+    let forged = TenantSnapshot { quota_tat: u64::MAX, offered_mru: u64::MAX, ..TenantSnapshot::default() };
     for (tenant, ticks, is_deep) in [
         (asking(100_000), 100_000, false),
         (asking(200_000), 100, false),

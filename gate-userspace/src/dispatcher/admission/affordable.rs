@@ -65,15 +65,15 @@ impl<T> Admission<T> {
                 ledger.refresh();
                 let now = clock::monotonic();
                 let payer = payer();
-                let asked = self.quote(ledger, payer, &demand, class).asked;
+                let asked = self.quote(ledger, &payer, &demand, class).asked;
                 if payer.counts_for_deep_debt && std::mem::take(&mut is_first) {
                     ledger.count_demand(payer.tenant, asked);
                 }
                 // A tier that is shed pays no more for what is not refused.
                 let price = ledger.apply_multiplier(payer.tenant, asked, 0);
-                let wait = ledger.wait_for_debt(payer.tenant, price, now);
+                let wait = ledger.wait_for_debt(payer.account(), price, now);
                 if wait == Nanos::ZERO || payer.shadow {
-                    ledger.charge_debt(payer.tenant, price, now);
+                    ledger.charge_debt(payer.account(), price, now);
                     ledger.count_passed(payer.tenant, price);
                     return;
                 }

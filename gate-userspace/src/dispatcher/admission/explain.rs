@@ -10,7 +10,7 @@ use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 use super::demand::Demand;
 use super::{Admission, Quote};
 use crate::dispatcher::request::RequestClass;
-use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::ledger::{Account, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::explanation::{Bucket, Expected, Explanation, PriceTerms, Verdict, millis};
 use crate::protocol::{Refusal, Rule};
@@ -87,17 +87,19 @@ impl<T> Admission<T> {
     fn describe_buckets(
         &self,
         ledger: &mut Ledger,
-        (tenant, price): (TenantId, MilliRu),
+        (account, price): (Account<'_>, MilliRu),
         explained: &mut Explanation,
         now: Nanos,
     ) {
         let tenants = self.tenants.borrow();
-        for level in ledger.quota_levels(tenant, price, now) {
+        let (tenant, _) = account;
+        for level in ledger.quota_levels(account, price, now) {
             let kind = if level.tenant == tenant { "quota" } else { "charge" };
-            let name = tenants.name(level.tenant).unwrap_or_default();
+            let shown = if level.tenant == tenant { account } else { (level.tenant, None) };
+            let name = tenants.shown(shown).unwrap_or_default();
             explained.buckets.push(Bucket::new(
                 kind,
-                name,
+                &name,
                 "RU",
                 &level.limits,
                 level.debt,
@@ -118,11 +120,12 @@ impl<T> Admission<T> {
     pub(crate) fn peek_charge(
         &self,
         ledger: &mut Ledger,
-        (tenant, shadow): (TenantId, bool),
+        (account, shadow): (Account<'_>, bool),
         (demand, quote): (&Demand, &Quote),
         explained: &mut Explanation,
         now: Nanos,
     ) -> Result<(), Refused> {
+        let (tenant, _) = account;
         let mut result = Ok(());
         if demand.limits != LimitSet::NONE
             && let Some(limits) = self.tenants.borrow().request_limits(tenant, ledger)
@@ -137,7 +140,7 @@ impl<T> Admission<T> {
             }
         }
         let after_limits = result.or_else(|refused| refuse(shadow, explained, refused));
-        self.describe_buckets(ledger, (tenant, quote.price), explained, now);
+        self.describe_buckets(ledger, (account, quote.price), explained, now);
         after_limits?;
         if tenant == TenantId::UNKNOWN {
             return refuse(shadow, explained, Refusal::of(Reason::UnknownSource).into());
@@ -151,7 +154,7 @@ impl<T> Admission<T> {
         }
         let tenants = self.tenants.borrow();
         let too_dear = ledger.too_dear(tenant, quote.asked);
-        for level in ledger.quota_levels(tenant, quote.price, now) {
+        for level in ledger.quota_levels(account, quote.price, now) {
             let name = tenants.name(level.tenant).unwrap_or_default();
             if let Err(refused) = of_take(level.take, too_dear, name) {
                 return refuse(shadow, explained, refused);

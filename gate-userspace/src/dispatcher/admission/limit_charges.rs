@@ -19,7 +19,7 @@ impl<T> Admission<T> {
     pub(in crate::dispatcher) fn take_limits(
         &self,
         ledger: &mut Ledger,
-        payer: Payer,
+        payer: &Payer,
         limits: LimitSet,
         price: MilliRu,
         now: Nanos,
@@ -27,7 +27,7 @@ impl<T> Admission<T> {
         if limits == LimitSet::NONE {
             return Ok(true);
         }
-        let Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
+        let &Payer { tenant, shadow, is_charged_by_xdp, .. } = payer;
         let refusal = {
             let tenants = self.tenants.borrow();
             let buckets = tenants.request_limits(tenant, ledger);
@@ -40,7 +40,7 @@ impl<T> Admission<T> {
         }
         ledger.count_other_bucket(tenant, OtherBucket::Limit);
         if is_charged_by_xdp {
-            ledger.refund(tenant, price);
+            ledger.refund(payer.account(), price);
         }
         Err(refusal)
     }

@@ -140,8 +140,8 @@ impl<T> Admission<T> {
         class: RequestClass,
         now: Nanos,
     ) -> Result<Charged, Refusal> {
+        let Quote { class, rung, asked, price, by_class, .. } = self.quote(ledger, &payer, &demand, class);
         let Payer { tenant, shadow, is_charged_by_xdp, is_datagram, .. } = payer;
-        let Quote { class, rung, asked, price, by_class, .. } = self.quote(ledger, payer, &demand, class);
         if payer.counts_for_deep_debt {
             ledger.count_demand(tenant, asked);
         }
@@ -149,11 +149,11 @@ impl<T> Admission<T> {
             self.metrics.read_prices.record(demand.price_class, by_class, price);
         }
         let mut limits = demand.limits;
-        if !self.take_limits(ledger, payer, limits, price, now)? {
+        if !self.take_limits(ledger, &payer, limits, price, now)? {
             limits = LimitSet::NONE;
         }
         let charge = match is_charged_by_xdp {
-            false => ledger.charge(tenant, (asked, price), rung, now, shadow),
+            false => ledger.charge(payer.account(), (asked, price), rung, now, shadow),
             true if shadow => Charge::Passed(MilliRu::ZERO),
             true => Charge::Passed(price),
         };
@@ -167,6 +167,7 @@ impl<T> Admission<T> {
         };
         Ok(Charged {
             tenant,
+            member: payer.member,
             price,
             class,
             at: now,
@@ -184,11 +185,11 @@ impl<T> Admission<T> {
     pub(super) fn quote(
         &self,
         ledger: &mut Ledger,
-        payer: Payer,
+        payer: &Payer,
         demand: &Demand,
         mut class: RequestClass,
     ) -> Quote {
-        let Payer { tenant, is_datagram, .. } = payer;
+        let &Payer { tenant, is_datagram, .. } = payer;
         class.tier = ledger.tier(tenant).max(class.tier);
         let Demand { commands, rows, bytes, price_class, .. } = *demand;
         let run_as = (!demand.is_answered_here).then_some(price_class);
@@ -254,7 +255,7 @@ impl<T> Admission<T> {
     /// Refuses a request that has been charged and not been counted: refunds and counts it.
     pub(crate) fn refuse(&self, ledger: &mut Ledger, charged: &Charged, refusal: Refusal) -> Refusal {
         self.metrics.of_type(charged.class.query_type).refused();
-        ledger.refund(charged.tenant, charged.price);
+        ledger.refund(charged.account(), charged.price);
         self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
         ledger.count_refusal(charged.tenant, refusal.reason, charged.price, false);
         refusal
@@ -262,7 +263,7 @@ impl<T> Admission<T> {
 
     /// Gives back the charge of a request that is about to be charged anew.
     pub(crate) fn give_back(&self, ledger: &mut Ledger, charged: &Charged) {
-        ledger.refund(charged.tenant, charged.price);
+        ledger.refund(charged.account(), charged.price);
         self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
     }
 
@@ -280,7 +281,7 @@ impl<T> Admission<T> {
     }
 
     /// Counts a request that is refused before it is priced. False if refusals of this payer are only counted.
-    pub(crate) fn refuse_unpriced(&self, payer: Payer, reason: Reason) -> bool {
+    pub(crate) fn refuse_unpriced(&self, payer: &Payer, reason: Reason) -> bool {
         self.ledger.borrow().count_refusal(payer.tenant, reason, MilliRu::ZERO, payer.shadow);
         !payer.shadow
     }
@@ -357,9 +358,9 @@ impl<T> Admission<T> {
     pub(crate) fn record_costs(&self, replies: &ReplyBatch, took: Nanos, now: Nanos) {
         let cost_samples = &self.metrics.cost_samples;
         cost_samples.observe(replies, took, &mut self.cost_window.borrow_mut());
-        if let (Some(measure), Some((tenant, paid))) = (self.measure.get(), replies.payer()) {
+        if let (Some(measure), Some((account, paid))) = (self.measure.get(), replies.payer()) {
             let cost = measure.cost(&replies.batch(), took);
-            cost_samples.settled(self.ledger.borrow_mut().settle(tenant, cost, paid, now));
+            cost_samples.settled(self.ledger.borrow_mut().settle(account, cost, paid, now));
         }
     }
 

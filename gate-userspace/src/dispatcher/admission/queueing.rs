@@ -55,7 +55,7 @@ pub(crate) struct Dequeued<T> {
 impl<T: QueuedRequest> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
-        let Charged { tenant, price, class, .. } = *request.charged();
+        let &Charged { tenant, price, class, .. } = request.charged();
         let wanted = QueueKey { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
         let (waiting, before) = request.client_queue().get();
         let key = match before.filter(|_| waiting > 0) {
@@ -129,7 +129,7 @@ impl<T: QueuedRequest> Admission<T> {
             return Ok(());
         }
         request.store_accepts(now)?;
-        let Charged { tenant, price, shadow, .. } = *request.charged();
+        let &Charged { tenant, price, shadow, .. } = request.charged();
         if is_delayed && !shadow {
             return Err(self.delay_refusal());
         }

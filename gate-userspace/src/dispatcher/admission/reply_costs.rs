@@ -66,7 +66,7 @@ impl<T> Admission<T> {
     fn settle_read(&self, charged: &Charged, read: &CostFeatures) -> MilliRu {
         let ledger = &mut *self.ledger.borrow_mut();
         let cost = ledger.price(self.service, 1, read.rows, read.bytes as usize, Some(read.class));
-        let due = ledger.settle(charged.tenant, cost, charged.price, clock::monotonic());
+        let due = ledger.settle(charged.account(), cost, charged.price, clock::monotonic());
         self.metrics.cost_samples.settled(due);
         due
     }

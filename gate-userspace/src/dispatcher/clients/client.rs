@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::client_number::ClientNumber;
 use super::conversation::{ConnectionMode, Conversation, RefusedBefore};
 use super::memory_budget::{ClientMemory, MemoryShare};
+use super::refusal_pace::PaceKey;
 use super::replies::Replies;
 use super::sender::Sender;
 use super::slots::{DatagramSlot, Slot};
@@ -29,6 +30,7 @@ use crate::dispatcher::queue::tier_queue::QueueKey;
 use crate::dispatcher::request::Payer;
 use crate::dispatcher::tenants::Restrictions;
 use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::members::Member;
 use crate::dispatcher::tenants::parts::Parts;
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
@@ -42,6 +44,8 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) sink: ReplySink,
     /// The tenant that is charged for its requests.
     pub(crate) tenant: Cell<TenantId>,
+    /// The member of that tenant whose bucket is charged.
+    pub(crate) member: RefCell<Option<Arc<Member>>>,
     /// The tenant of the source that it has connected from; nobody for the sender of a datagram, whose source may be
     /// forged.
     pub(crate) source_tenant: Cell<TenantId>,
@@ -108,6 +112,8 @@ pub(crate) struct Client<W: Wire> {
 pub(crate) struct ClientParts<'a, W: Wire> {
     /// The tenant that is charged for its requests.
     pub(crate) tenant: TenantId,
+    /// The member of that tenant whose bucket is charged.
+    pub(crate) member: Option<Arc<Member>>,
     /// The tenant of its address; nobody for the sender of a datagram.
     pub(crate) source_tenant: TenantId,
     /// True if its refusals are only counted.
@@ -150,11 +156,12 @@ pub(crate) enum CloseCause {
 impl<W: Wire> Client<W> {
     /// A client at `source`, charged to `tenant`.
     pub(crate) fn new(sink: ReplySink, source: IpAddr, parts: ClientParts<'_, W>) -> Self {
-        let ClientParts { tenant, source_tenant, shadow, restrictions, tenant_parts, decoder, memory } =
-            parts;
+        let ClientParts { tenant, member, source_tenant, shadow, restrictions, .. } = parts;
+        let ClientParts { tenant_parts, decoder, memory, .. } = parts;
         Self {
             sink,
             tenant: Cell::new(tenant),
+            member: RefCell::new(member),
             source_tenant: Cell::new(source_tenant),
             user: RefCell::default(),
             shadow,
@@ -220,13 +227,22 @@ impl<W: Wire> Client<W> {
     /// The payer of its requests that are charged to `tenant`.
     #[inline]
     pub(crate) fn payer(&self, tenant: TenantId) -> Payer {
+        // A part has no members.
+        let member = if tenant == self.tenant.get() { self.member.borrow().clone() } else { None };
         Payer {
             tenant,
+            member,
             shadow: self.shadow,
             is_charged_by_xdp: self.is_charged_by_xdp(),
             is_datagram: self.datagram().is_some(),
             counts_for_deep_debt: self.counts_for_deep_debt(tenant),
         }
+    }
+
+    /// The key that its refusals are counted by.
+    #[inline]
+    pub(crate) fn pace_key(&self) -> PaceKey {
+        PaceKey { tenant: self.tenant.get(), member: self.member.borrow().as_deref().map(Member::number) }
     }
 
     /// True if no tenant is charged for its requests.

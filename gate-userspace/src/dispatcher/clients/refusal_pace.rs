@@ -18,11 +18,18 @@ use foldhash::fast::RandomState;
 
 use crate::dispatcher::tenants::ledger::TenantId;
 
+/// The key that refusals are counted together by: a tenant, or one of its members, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PaceKey {
+    pub(crate) tenant: TenantId,
+    pub(crate) member: Option<u64>,
+}
+
 /// The refusals of one service's tenants in one thread, and the clients that wait for the next round. `C` is a client.
 #[derive(Debug)]
 pub(crate) struct RefusalPace<C> {
     /// Tenants with refusals in this round or the last, or with clients that wait.
-    tenants: HashMap<TenantId, TenantPace<C>, RandomState>,
+    tenants: HashMap<PaceKey, TenantPace<C>, RandomState>,
     round: u32,
 }
 
@@ -80,7 +87,7 @@ impl<C> RefusalPace<C> {
 
     /// Counts what was decoded of one read from a client of `tenant`.
     #[inline]
-    pub(crate) fn count(&mut self, tenant: TenantId, work: Work) {
+    pub(crate) fn count(&mut self, tenant: PaceKey, work: Work) {
         // Nearly always: nobody is refused.
         if work.has_no_refusals() && self.tenants.is_empty() {
             return;
@@ -89,7 +96,7 @@ impl<C> RefusalPace<C> {
     }
 
     #[cold]
-    fn count_of(&mut self, tenant: TenantId, work: Work) {
+    fn count_of(&mut self, tenant: PaceKey, work: Work) {
         if work.has_no_refusals() && !self.tenants.contains_key(&tenant) {
             return;
         }
@@ -98,14 +105,14 @@ impl<C> RefusalPace<C> {
 
     /// True if the refusals of a tenant have taken what they may.
     #[inline]
-    pub(crate) fn is_spent(&self, tenant: TenantId) -> bool {
+    pub(crate) fn is_spent(&self, tenant: PaceKey) -> bool {
         let part = || FOR_ALL / self.tenants.len() as u32;
         let limit = |served: u32| served.saturating_mul(REFUSED_PER_SERVED).saturating_add(part());
         self.tenants.get(&tenant).is_some_and(|of| of.work.refused > limit(of.work.served))
     }
 
     /// Has a client of `tenant` wait for the next round; `had_turn` if it has been read in this one.
-    pub(crate) fn wait(&mut self, tenant: TenantId, client: C, had_turn: bool) {
+    pub(crate) fn wait(&mut self, tenant: PaceKey, client: C, had_turn: bool) {
         let of = self.tenants.entry(tenant).or_default();
         if had_turn {
             of.waiting.push_back(client);
@@ -161,8 +168,8 @@ mod tests {
 
     use super::*;
 
-    const FLOOD: TenantId = TenantId(1);
-    const OTHER: TenantId = TenantId(2);
+    const FLOOD: PaceKey = PaceKey { tenant: TenantId(1), member: None };
+    const OTHER: PaceKey = PaceKey { tenant: TenantId(1), member: Some(2) };
 
     fn work(served: usize, refused: usize) -> Work {
         let mut work = Work::default();
@@ -211,7 +218,7 @@ mod tests {
         pace.count(OTHER, work(0, 1));
         assert_eq!(reads_until_spent(&mut pace, work(0, 1)), 30, "half of 1,000 units");
         assert!(!pace.is_spent(OTHER), "it has refused one");
-        assert!(!pace.is_spent(TenantId(3)));
+        assert!(!pace.is_spent(PaceKey { tenant: TenantId(3), member: None }));
     }
 
     #[test]
@@ -278,7 +285,9 @@ mod tests {
     fn so_many_are_woken_in_a_round() {
         let mut pace = pace();
         for tenant in 1..=4 {
-            (0..2_000).for_each(|client| pace.wait(TenantId(tenant), client, true));
+            (0..2_000).for_each(|client| {
+                pace.wait(PaceKey { tenant: TenantId(tenant), member: None }, client, true)
+            });
         }
         let mut woken = 0;
         pace.next_round(|_| woken += 1);

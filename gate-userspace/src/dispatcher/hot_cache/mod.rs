@@ -420,7 +420,7 @@ impl<W: Cacheable, C: CacheClient> Followers<W, C> {
         self.followers.push(InFlight {
             client: Rc::clone(client),
             seq: slot.seq,
-            charged: *charged,
+            charged: charged.clone(),
             features: CostFeatures::of::<W>(request),
             silent: W::wants_no_reply(request),
             cache_role: (),

@@ -21,7 +21,7 @@ use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
-use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::ledger::{Account, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::tenants::usage::RequestGuard;
 use crate::kernel::Layer;
@@ -31,7 +31,7 @@ use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Class, Refusal, RowsBy, Rule};
 
 /// A request that is ready to be charged.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Offer {
     pub(super) origin: Origin,
     pub(super) class: RequestClass,
@@ -93,11 +93,11 @@ impl HttpService {
     ) -> Result<UnderWay, Refusal> {
         let &Offer { class, demand, .. } = offer;
         let payer = offer.origin.payer();
-        let attending = self.attend(payer)?;
+        let attending = self.attend(&payer)?;
         self.check_hard_limits(offer)?;
         let ledger = &mut *self.ledger.borrow_mut();
         let Demand { rows, bytes, price_class, .. } = demand;
-        let charged = self.admission.charge(ledger, payer, demand, class, now)?;
+        let charged = self.admission.charge(ledger, payer.clone(), demand, class, now)?;
         self.admission.admit(ledger, &charged, now)?;
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let features =
@@ -111,9 +111,9 @@ impl HttpService {
     /// Checks what no quota buys.
     fn check_hard_limits(&self, offer: &Offer) -> Result<(), Refusal> {
         let payer = offer.origin.payer();
-        self.check(self.is_too_long(offer.length), payer, Refusal::by(Reason::TooLarge, Rule::Size))?;
+        self.check(self.is_too_long(offer.length), &payer, Refusal::by(Reason::TooLarge, Rule::Size))?;
         let has_own_keys = self.has_own_keys(payer.tenant, &self.ledger.borrow());
-        self.check(has_own_keys, payer, Refusal::by(Reason::Unsupported, Rule::Keys))
+        self.check(has_own_keys, &payer, Refusal::by(Reason::Unsupported, Rule::Keys))
     }
 
     /// The class of a request that has been prepared, and what it asks for.
@@ -151,7 +151,7 @@ impl HttpService {
     /// A refusal, which is counted.
     pub(super) fn charge_hit(&self, offer: &Offer, now: Nanos) -> Result<(Charged, Attending), Refusal> {
         let payer = offer.origin.payer();
-        let attending = self.attend(payer)?;
+        let attending = self.attend(&payer)?;
         self.check_hard_limits(offer)?;
         let demand = Demand::answered_here(offer.demand.bytes, offer.demand.limits);
         let ledger = &mut *self.ledger.borrow_mut();
@@ -183,7 +183,7 @@ impl HttpService {
         let of_time = u64::from(price_ms.0).saturating_mul(took.0) / Nanos::from_millis(1).0;
         let of_time = MilliRu(u32::try_from(of_time).unwrap_or(u32::MAX));
         ledger.settle(
-            offer.origin.tenant,
+            offer.origin.account(),
             of_bytes.saturating_add(of_time),
             MilliRu::ZERO,
             clock::monotonic(),
@@ -191,8 +191,8 @@ impl HttpService {
     }
 
     /// Takes what a request holds while it is not answered, wherever it is.
-    fn attend(&self, payer: Payer) -> Result<Attending, Refusal> {
-        let Payer { tenant, .. } = payer;
+    fn attend(&self, payer: &Payer) -> Result<Attending, Refusal> {
+        let &Payer { tenant, .. } = payer;
         let usage = self.tenants.borrow().usage(tenant, &self.ledger.borrow());
         let request = match usage {
             None => None,
@@ -213,7 +213,7 @@ impl HttpService {
     }
 
     /// Refuses a request that is not priced yet if `is_wrong`, unless refusals of its payer are only counted.
-    fn check(&self, is_wrong: bool, payer: Payer, refusal: Refusal) -> Result<(), Refusal> {
+    fn check(&self, is_wrong: bool, payer: &Payer, refusal: Refusal) -> Result<(), Refusal> {
         match is_wrong && self.admission.refuse_unpriced(payer, refusal.reason) {
             true => Err(refusal),
             false => Ok(()),
@@ -273,10 +273,16 @@ impl HttpService {
 }
 
 impl Origin {
+    /// The bucket that its requests are charged to.
+    pub(super) fn account(&self) -> Account<'_> {
+        (self.tenant, self.member.as_deref())
+    }
+
     /// The payer of a request that comes from there.
     pub(super) fn payer(&self) -> Payer {
         Payer {
             tenant: self.tenant,
+            member: self.member.clone(),
             shadow: self.shadow,
             is_charged_by_xdp: false,
             is_datagram: false,

@@ -9,7 +9,7 @@ use hyper::{Response, StatusCode, Version};
 
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
-use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::ledger::Account;
 use crate::protocol::http::refusal;
 use crate::protocol::{Blame, Refusal, Rule};
 
@@ -83,15 +83,15 @@ impl HttpService {
     }
 
     /// Adds what is left of a tenant's quota, if the service says it.
-    pub(super) fn add_rate_limit(&self, tenant: TenantId, headers: &mut HeaderMap, now: Nanos) {
+    pub(super) fn add_rate_limit(&self, account: Account<'_>, headers: &mut HeaderMap, now: Nanos) {
         if !self.http().rate_limit_fields {
             return;
         }
         let level = {
             let ledger = &mut *self.ledger.borrow_mut();
-            ledger.quota_levels(tenant, gate_common::units::MilliRu::ZERO, now).next()
+            ledger.quota_levels(account, gate_common::units::MilliRu::ZERO, now).next()
         };
-        let Some(level) = level.filter(|level| level.tenant == tenant) else { return };
+        let Some(level) = level.filter(|level| level.tenant == account.0) else { return };
         // In whole request units: per second, and those that are left.
         let each = level.limits.rate.time_for(1_000).max(1);
         let quota = Nanos::from_secs(1).0 / each;

@@ -29,7 +29,7 @@ use crate::protocol::Refusal;
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) payer: Payer,
-    pub(super) charged: Cell<Charged>,
+    pub(super) charged: RefCell<Charged>,
     pub(super) features: Cell<CostFeatures>,
     pub(super) connection: Rc<Connection>,
     pub(super) store: Rc<Store>,
@@ -132,7 +132,6 @@ impl Call {
     ) -> Self {
         Self {
             payer,
-            charged: Cell::new(charged),
             features: Cell::new(features),
             connection,
             store,
@@ -146,6 +145,7 @@ impl Call {
             granted: Cell::new(None),
             waits_for: Cell::new(WaitsFor::Turn),
             waits_since: Cell::new(charged.at),
+            charged: RefCell::new(charged),
             piece: Cell::default(),
             failure: Cell::new(None),
             is_gone: Cell::new(false),
@@ -281,12 +281,13 @@ impl Call {
 
 impl QueuedCall {
     pub(super) fn new(call: Rc<Call>) -> Self {
-        Self { charged: call.charged.get(), call }
+        let charged = call.charged.borrow().clone();
+        Self { charged, call }
     }
 
     /// Ends its wait. With `Ok` it has a permit.
     pub(super) fn end_wait(self, result: Result<(), Refusal>) {
-        self.call.charged.set(self.charged);
+        self.call.charged.replace(self.charged);
         self.call.granted.set(Some(result));
         let waker = self.call.wakers.borrow_mut()[Side::Reply as usize].take();
         waker.into_iter().for_each(Waker::wake);

@@ -12,12 +12,16 @@ use super::answer::Refused;
 use super::cached::Asking;
 use super::connection::Connection;
 use super::head;
+use super::identity::Origin;
 use super::pace::Counted;
 use super::processed;
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
 use crate::clock;
+use crate::dispatcher::clients::refusal_pace::PaceKey;
 use crate::dispatcher::metrics::Event;
+use crate::dispatcher::tenants::members::Member;
+use crate::dispatcher::tenants::membership::Lookup;
 
 /// Answers a request of a client.
 pub(super) async fn answer(
@@ -29,13 +33,18 @@ pub(super) async fn answer(
     let version = request.version();
     service.metrics.count(Event::Request);
     let (mut parts, body) = request.into_parts();
-    let mut origin = service.origin(&client, &parts.headers);
-    let tenant = origin.map_or(client.tenant.get(), |origin| origin.tenant);
-    let mut counted = Counted::new(&service, &client, tenant, head::size(&parts));
+    let mut origin = service.origin(&client, &parts.headers, Lookup::Charge);
+    let (tenant, member) = match &origin {
+        Ok(Origin { tenant, member, .. }) => (*tenant, member.clone()),
+        Err(_) => (client.tenant.get(), None),
+    };
+    let payer = PaceKey { tenant, member: member.as_deref().map(Member::number) };
+    let mut counted = Counted::new(&service, &client, payer, head::size(&parts));
     if counted.wait_for_turn().await {
         // It may be another's meanwhile.
-        origin = service.origin(&client, &parts.headers);
+        origin = service.origin(&client, &parts.headers, Lookup::Charge);
     }
+    let names_none = origin.as_ref().is_ok_and(|origin| origin.names_none);
     let now = clock::monotonic();
     let length = body.size_hint().exact();
     let answer = match service.identify(&client, origin, &mut parts, length) {
@@ -50,9 +59,9 @@ pub(super) async fn answer(
         counted.served();
     }
     let mut response = answer.unwrap_or_else(|refused| {
-        let refusal = origin.map_or(refused.refusal, |origin| origin.refusal(refused.refusal));
+        let refusal = Origin::refusal(names_none, refused.refusal);
         service.refusal(Refused { refusal, ..refused }, version)
     });
-    service.add_rate_limit(tenant, response.headers_mut(), now);
+    service.add_rate_limit((tenant, member.as_deref()), response.headers_mut(), now);
     Ok(response.map(|body| body.with(in_flight)))
 }

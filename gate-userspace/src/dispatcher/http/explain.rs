@@ -25,6 +25,7 @@ use crate::dispatcher::admission::explain::{Outcome, conclude, refuse};
 use crate::dispatcher::clients::memory_budget::MemoryShare;
 use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::membership::Lookup;
 use crate::explanation::{Asker, Explanation, Question, Verdict, shown};
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::{Refusal, Rule};
@@ -55,7 +56,7 @@ impl HttpService {
             service: self.settings.name.clone(),
             layer: "proxy".to_owned(),
             command: shown(&question.words),
-            tenant: self.tenants.borrow().name(origin.tenant).map(str::to_owned),
+            tenant: self.tenants.borrow().shown(origin.account()),
             rule,
             ..Explanation::default()
         };
@@ -72,19 +73,18 @@ impl HttpService {
             Asker::Source(source) => source.to_canonical(),
             Asker::Tenant(name) => {
                 let ledger = self.ledger.borrow();
-                let tenant = self.tenants.borrow().named(name, &ledger);
-                let tenant = tenant.ok_or_else(|| format!("there is no tenant {name:?}"))?;
+                let (tenant, member) = self.tenants.borrow().asked(name, &ledger)?;
                 let source = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                 let shadow = ledger.is_all_shadowed();
                 return Ok((
-                    Origin { source, tenant, shadow, is_by_source: false, names_none: false },
+                    Origin { source, tenant, member, shadow, is_by_source: false, names_none: false },
                     "the question".to_owned(),
                 ));
             }
         };
         let memory = MemoryShare::new(&self.memory, TenantId::UNKNOWN);
         let client = Connection::new(source, self.trusts(source), TenantId::UNKNOWN, memory, now);
-        let origin = self.origin(&client, &parts.headers);
+        let origin = self.origin(&client, &parts.headers, Lookup::Ask);
         let origin = origin.map_err(|_| "the request names two tenants".to_owned())?;
         let is_named =
             client.is_trusted && self.claims.tenant().is_some_and(|name| parts.headers.contains_key(name));
@@ -125,7 +125,7 @@ impl HttpService {
         if matches!(made, Some(Err(_))) {
             demand = Demand::answered_here(demand.bytes, demand.limits);
         }
-        let quote = self.admission.quote(ledger, origin.payer(), &demand, class);
+        let quote = self.admission.quote(ledger, &origin.payer(), &demand, class);
         let types = self.types.borrow();
         let names = (types.name(quote.class.query_type), PriceClass::OF_HTTP[demand.price_class.index()]);
         self.admission.describe(ledger, tenant, (&demand, &quote), names, explained);
@@ -139,14 +139,14 @@ impl HttpService {
                 refuse(shadow, explained, refusal.into())?;
             }
         }
-        self.admission.peek_charge(ledger, (tenant, shadow), (&demand, &quote), explained, now)?;
+        self.admission.peek_charge(ledger, (origin.account(), shadow), (&demand, &quote), explained, now)?;
         match made {
             Some(Err(fault)) => return Err(processed::refused(fault).refusal.into()),
             Some(Ok(_)) => {
                 explained.notes.push(MADE.to_owned());
                 return Ok(Verdict::Passes);
             }
-            None if cached::is_looked_up(self, ledger, tenant, (parts, has_body)) => {
+            None if cached::is_looked_up(self, ledger, origin.account(), (parts, has_body)) => {
                 explained.notes.push(LOOKED_UP.to_owned());
             }
             None => {}

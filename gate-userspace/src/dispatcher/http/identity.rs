@@ -5,22 +5,28 @@
 //! of the address. Fields of other clients that say such things do not reach the store ([`super::claims`]): gate writes them itself.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use gate_common::abi::Reason;
 use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 
 use super::connection::Connection;
 use super::service::HttpService;
+use crate::clock;
 use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::members::Member;
+use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
 use crate::policy::Tier;
 use crate::protocol::http::forwarded;
 use crate::protocol::{Refusal, Rule};
 
 /// Where a request comes from, and whose it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Origin {
     pub(super) source: IpAddr,
     pub(super) tenant: TenantId,
+    /// The member of that tenant whose bucket is charged.
+    pub(super) member: Option<Arc<Member>>,
     /// True if refusals are only counted.
     pub(super) shadow: bool,
     /// True if the tenant is that of the source by its prefix, so that requests count towards deep debt.
@@ -30,9 +36,10 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// A refusal of a request from there. That of a source that is nobody's says that the field is missing, if it is.
-    pub(super) fn refusal(&self, refusal: Refusal) -> Refusal {
-        match refusal.reason == Reason::UnknownSource && self.names_none {
+    /// A refusal of a request for which nobody is named, if `names_none`. That of a source that is nobody's says then that the field
+    /// is missing.
+    pub(super) fn refusal(names_none: bool, refusal: Refusal) -> Refusal {
+        match refusal.reason == Reason::UnknownSource && names_none {
             true => Refusal { rule: Some(Rule::TenantHeader), ..refusal },
             false => refusal,
         }
@@ -45,7 +52,12 @@ impl HttpService {
     /// # Errors
     ///
     /// [`Reason::Malformed`], if it names two tenants.
-    pub(super) fn origin(&self, client: &Connection, headers: &HeaderMap) -> Result<Origin, Reason> {
+    pub(super) fn origin(
+        &self,
+        client: &Connection,
+        headers: &HeaderMap,
+        lookup: Lookup,
+    ) -> Result<Origin, Reason> {
         self.ledger.borrow_mut().refresh();
         let ledger = self.ledger.borrow();
         let source = match client.is_trusted {
@@ -60,14 +72,24 @@ impl HttpService {
         let field = self.claims.tenant().filter(|_| client.is_trusted);
         let named = field.map(|name| self.named(headers, name)).transpose()?.flatten();
         let names_none = field.is_some() && named.is_none();
-        let tenant = named.unwrap_or_else(|| ledger.tenant_of(source, self.settings.service));
+        let (tenant, id) = named.map_or_else(
+            || (ledger.tenant_of(source, self.settings.service), None),
+            |(id, by)| (id, Some(by)),
+        );
+        let now = ledger.at(clock::monotonic());
+        let member = self.tenants.borrow().member(tenant, MemberOf { id, source }, lookup, (&ledger, now));
         // A proxy's connections are many clients': none of them is a tenant's to lose.
         let is_by_source = !client.is_trusted && by_source == tenant && by_source != TenantId::UNKNOWN;
-        Ok(Origin { source, tenant, shadow: ledger.is_shadowed(source), is_by_source, names_none })
+        Ok(Origin { source, tenant, member, shadow: ledger.is_shadowed(source), is_by_source, names_none })
     }
 
-    /// The tenant that a field names, [`TenantId::UNKNOWN`] for a value that is nobody's; `None` without such a field.
-    fn named(&self, headers: &HeaderMap, name: &HeaderName) -> Result<Option<TenantId>, Reason> {
+    /// The tenant that a field names, [`TenantId::UNKNOWN`] for a value that is nobody's, and the value; `None` without such a
+    /// field.
+    fn named<'h>(
+        &self,
+        headers: &'h HeaderMap,
+        name: &HeaderName,
+    ) -> Result<Option<(TenantId, &'h [u8])>, Reason> {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
@@ -75,7 +97,7 @@ impl HttpService {
         }
         let tenants = self.tenants.borrow();
         let named = value.to_str().ok().and_then(|value| tenants.of_id(value, &self.ledger.borrow()));
-        Ok(Some(named.unwrap_or(TenantId::UNKNOWN)))
+        Ok(Some((named.unwrap_or(TenantId::UNKNOWN), value.as_bytes())))
     }
 
     /// True if the word of this address counts.

@@ -17,16 +17,15 @@ use super::connection::Connection;
 use super::service::HttpService;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::memory_budget::MemoryShare;
-use crate::dispatcher::clients::refusal_pace::Work;
+use crate::dispatcher::clients::refusal_pace::{PaceKey, Work};
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::tenants::ledger::TenantId;
 
 /// A request whose work is counted when it is dropped: as refused, unless it is said otherwise.
 #[derive(Debug)]
 pub(super) struct Counted {
     service: Rc<HttpService>,
     client: Rc<Connection>,
-    tenant: TenantId,
+    payer: PaceKey,
     bytes: usize,
     is_refused: bool,
 }
@@ -36,10 +35,10 @@ impl Counted {
     pub(super) fn new(
         service: &Rc<HttpService>,
         client: &Rc<Connection>,
-        tenant: TenantId,
+        payer: PaceKey,
         bytes: usize,
     ) -> Self {
-        Self { service: Rc::clone(service), client: Rc::clone(client), tenant, bytes, is_refused: true }
+        Self { service: Rc::clone(service), client: Rc::clone(client), payer, bytes, is_refused: true }
     }
 
     /// Counts it as one that was not refused for its tenant's sake.
@@ -50,11 +49,11 @@ impl Counted {
     /// Waits until its tenant's refusals leave it time; false if they do at once. A connection that may not wait, for its
     /// memory, ends.
     pub(super) async fn wait_for_turn(&self) -> bool {
-        if !self.service.refusal_pace.borrow().is_spent(self.tenant) {
+        if !self.service.refusal_pace.borrow().is_spent(self.payer) {
             return false;
         }
         self.service.metrics.count(Event::ReadPaused);
-        let memory = MemoryShare::new(&self.service.memory, self.tenant);
+        let memory = MemoryShare::new(&self.service.memory, self.payer.tenant);
         memory.note(self.bytes.saturating_mul(2));
         if memory.is_exceeded() {
             self.client.end(CloseCause::SlowReader);
@@ -70,12 +69,12 @@ impl Counted {
     /// Has it wait for the next round; `None` if it may go on.
     fn join_round(&self) -> Option<oneshot::Receiver<()>> {
         let mut pace = self.service.refusal_pace.borrow_mut();
-        if !pace.is_spent(self.tenant) {
+        if !pace.is_spent(self.payer) {
             return None;
         }
         let (wake, woken) = oneshot::channel();
         let had_turn = self.client.last_refused.get() == Some(pace.round());
-        pace.wait(self.tenant, wake, had_turn);
+        pace.wait(self.payer, wake, had_turn);
         Some(woken)
     }
 }
@@ -85,7 +84,7 @@ impl Drop for Counted {
         let mut work = Work::default();
         work.count(self.is_refused, self.bytes.saturating_add(EXCHANGE));
         let mut pace = self.service.refusal_pace.borrow_mut();
-        pace.count(self.tenant, work);
+        pace.count(self.payer, work);
         if self.is_refused {
             self.client.last_refused.set(Some(pace.round()));
         }

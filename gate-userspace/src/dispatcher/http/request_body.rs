@@ -48,7 +48,7 @@ impl PassingBody {
     /// Bounds and charges `len` more bytes.
     fn charge(&mut self, len: usize) -> Result<(), Refusal> {
         self.passed += len as u64;
-        let payer = self.call.payer;
+        let payer = &self.call.payer;
         if self.passed > self.most && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
             return Err(Refusal::by(Reason::TooLarge, Rule::Size));
         }
@@ -57,8 +57,8 @@ impl PassingBody {
             return Ok(());
         }
         self.paid = self.passed;
-        let class = self.call.charged.get().class;
-        self.service.admission.charge_more(payer, unpaid as usize, class, clock::monotonic())
+        let class = self.call.charged.borrow().class;
+        self.service.admission.charge_more(payer.clone(), unpaid as usize, class, clock::monotonic())
     }
 
     fn fail<T>(&self, why: Failure) -> Poll<Option<Result<T, BodyError>>> {

@@ -48,27 +48,27 @@ impl UnderWay {
     pub(super) async fn permit(&mut self) -> Result<(), Refusal> {
         let admission = &self.service.admission;
         let now = clock::monotonic();
-        let mut charged = self.call.charged.get();
+        let mut charged = self.call.charged.borrow_mut();
         if admission.take_permit(self.call.queue(), false) {
             self.call.permit.set(Permit::Held);
             if let Err(refusal) = self.call.store_accepts(now) {
                 return Err(admission.refuse(&mut self.service.ledger.borrow_mut(), &charged, refusal));
             }
             admission.count_passed(&self.service.ledger.borrow(), &mut charged);
-            self.call.charged.set(charged);
             admission.note_not_queued(charged.class.tier, now);
         } else {
             let is_only = !self.service.tenants.borrow().are_several();
             if let Err(refusal) = admission.queue_accepts(charged.tenant, 0, is_only) {
                 return Err(admission.refuse(&mut self.service.ledger.borrow_mut(), &charged, refusal));
             }
+            drop(charged);
             admission.enqueue(QueuedCall::new(Rc::clone(&self.call)), &[], now);
             self.call.granted().await?;
             self.call.permit.set(Permit::Held);
         }
         if !self.call.has_store_slot() {
             // Refusals of its payer are only counted.
-            admission.refuse_unpriced(self.call.payer, Reason::Limit);
+            admission.refuse_unpriced(&self.call.payer, Reason::Limit);
         }
         self.outstanding = Some(self.call.store.outstanding());
         Ok(())
@@ -88,14 +88,15 @@ impl UnderWay {
         let call = &self.call;
         let admission = &self.service.admission;
         let now = clock::monotonic();
-        let Charged { tenant, class, at: charged, .. } = call.charged.get();
-        let (read, paid) = admission.record_reply(&call.charged.get(), &call.features.get(), received);
+        let call_charged = call.charged.borrow();
+        let &Charged { tenant, class, at: charged, .. } = &*call_charged;
+        let (read, paid) = admission.record_reply(&call_charged, &call.features.get(), received);
         let sent = call.sent.get();
         if call.permit.get() == Permit::Held && call.is_measured.get() {
             admission.observe(Answered { class, charged, sent, count: 1 }, now);
             if admission.samples_costs() {
                 let mut batch = ReplyBatch::default();
-                batch.add(read, (tenant, paid), sent, received);
+                batch.add(read, ((tenant, call_charged.member.as_ref()), paid), sent, received);
                 if let Some(took) = batch.took(Nanos::ZERO, now) {
                     admission.record_costs(&batch, took, now);
                 }

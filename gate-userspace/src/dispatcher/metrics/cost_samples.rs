@@ -17,12 +17,13 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gate_common::units::{MilliRu, Nanos};
 
 use super::latency::LatencyHistogram;
-use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::ledger::{Account, TenantId};
+use crate::dispatcher::tenants::members::Member;
 use crate::dispatcher::wire::Codec;
 use crate::policy::cost_model::{Batch, Measure, Window};
 use crate::policy::pricing::ByClass;
@@ -184,14 +185,21 @@ pub(crate) struct ReplyBatch {
 }
 
 /// The payer of the requests of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 enum Payer {
     /// The batch has no request.
     #[default]
     Empty,
-    One(TenantId),
-    /// Several tenants, or a request was not charged.
+    One(TenantId, Option<Arc<Member>>),
+    /// Several tenants or members, or a request was not charged.
     Several,
+}
+
+impl Payer {
+    fn is(&self, tenant: TenantId, member: Option<&Arc<Member>>) -> bool {
+        let number = |member: &Arc<Member>| member.number();
+        matches!(self, Self::One(payer, own) if *payer == tenant && own.as_ref().map(number) == member.map(number))
+    }
 }
 
 impl Default for ReplyBatch {
@@ -204,12 +212,13 @@ impl Default for ReplyBatch {
 }
 
 impl ReplyBatch {
-    /// Adds a request sent at `sent`, for which a tenant has paid so much, and which has been answered by `len` bytes.
+    /// Adds a request sent at `sent`, for which a tenant, or a member of it, has paid so much, and which has been answered by
+    /// `len` bytes.
     #[inline]
     pub(crate) fn add(
         &mut self,
         request: CostFeatures,
-        (tenant, paid): (TenantId, MilliRu),
+        ((tenant, member), paid): ((TenantId, Option<&Arc<Member>>), MilliRu),
         sent: Nanos,
         len: usize,
     ) {
@@ -220,18 +229,20 @@ impl ReplyBatch {
         self.sent = self.sent.min(sent);
         self.are_reference &= class == PriceClass::GET && rows == 1 && len <= SMALL;
         self.paid = self.paid.saturating_add(paid);
-        self.payer = match self.payer {
-            Payer::Empty if paid > MilliRu::ZERO => Payer::One(tenant),
-            Payer::One(payer) if paid > MilliRu::ZERO && payer == tenant => self.payer,
-            _ => Payer::Several,
-        };
+        match self.payer {
+            Payer::Empty if paid > MilliRu::ZERO => self.payer = Payer::One(tenant, member.map(Arc::clone)),
+            Payer::One(..) if paid > MilliRu::ZERO && self.payer.is(tenant, member) => {}
+            _ => self.payer = Payer::Several,
+        }
     }
 
-    /// The tenant that alone has paid for them, and the sum; `None` if there are several, or if they are the reference.
+    /// The bucket that alone has paid for them, and the sum; `None` if there are several, or if they are the reference.
     #[inline]
-    pub(crate) fn payer(&self) -> Option<(TenantId, MilliRu)> {
-        match self.payer {
-            Payer::One(tenant) if !self.are_reference => Some((tenant, self.paid)),
+    pub(crate) fn payer(&self) -> Option<(Account<'_>, MilliRu)> {
+        match &self.payer {
+            Payer::One(tenant, member) if !self.are_reference => {
+                Some(((*tenant, member.as_deref()), self.paid))
+            }
             _ => None,
         }
     }
@@ -281,7 +292,7 @@ mod tests {
     fn answers(requests: &[(CostFeatures, u64, usize)]) -> ReplyBatch {
         let mut answers = ReplyBatch::default();
         requests.iter().for_each(|&(request, sent_us, len)| {
-            answers.add(request, PAID, Nanos::from_micros(sent_us), len)
+            answers.add(request, ((PAID.0, None), PAID.1), Nanos::from_micros(sent_us), len)
         });
         answers
     }
@@ -332,7 +343,7 @@ mod tests {
         let one = PAID;
         let other = (TenantId(8), MilliRu(1));
         let uncharged = (TenantId(7), MilliRu::ZERO);
-        let charged = |paid: u32| Some((one.0, MilliRu(paid)));
+        let charged = |paid: u32| Some(((one.0, None), MilliRu(paid)));
         for (requests, payer) in [
             (&[][..], None),
             (&[(MGET, one)], charged(1_000)),
@@ -345,8 +356,12 @@ mod tests {
             (&[(MGET, uncharged), (MGET, one)], None),
         ] {
             let mut answers = ReplyBatch::default();
-            requests.iter().for_each(|&(request, paid)| answers.add(request, paid, ZERO, 5));
-            assert_eq!(answers.payer(), payer, "{requests:?}");
+            requests
+                .iter()
+                .for_each(|&(request, (tenant, paid))| answers.add(request, ((tenant, None), paid), ZERO, 5));
+            let found =
+                answers.payer().map(|((tenant, member), paid)| ((tenant, member.map(Member::number)), paid));
+            assert_eq!(found, payer, "{requests:?}");
         }
     }
 

@@ -86,9 +86,9 @@ impl<W: Wire> StoreEvents for Service<W> {
         if is_paused {
             observations.batch.mark_unmeasurable();
         } else {
-            let Charged { tenant, class, at: charged, .. } = request.charged;
+            let Charged { tenant, class, at: charged, ref member, .. } = request.charged;
             if self.admission.samples_costs() {
-                observations.batch.add(read, (tenant, paid), sent, received);
+                observations.batch.add(read, ((tenant, member.as_ref()), paid), sent, received);
             }
             self.admission.release_permit();
             let answered = Answered { class, charged, sent, count: 1 };

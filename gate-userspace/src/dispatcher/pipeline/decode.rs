@@ -111,7 +111,7 @@ impl<W: Wire> Service<W> {
     fn count_work(&self, client: &Session<W>, work: Work) {
         if client.datagram().is_none() {
             let mut pace = self.refusal_pace.borrow_mut();
-            pace.count(client.tenant.get(), work);
+            pace.count(client.pace_key(), work);
             if !work.has_no_refusals() {
                 client.last_refused.set(pace.round());
             }
@@ -125,14 +125,14 @@ impl<W: Wire> Service<W> {
         if client.is_held.get() {
             return true;
         }
-        let tenant = client.tenant.get();
+        let payer = client.pace_key();
         let mut pace = self.refusal_pace.borrow_mut();
-        if !pace.is_spent(tenant) {
+        if !pace.is_spent(payer) {
             return false;
         }
         client.is_held.set(true);
         let had_turn = client.last_refused.get() == pace.round();
-        pace.wait(tenant, Rc::clone(client), had_turn);
+        pace.wait(payer, Rc::clone(client), had_turn);
         self.metrics.count(Event::ReadPaused);
         true
     }

@@ -218,6 +218,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.wait_for_reader(to_store).await?;
         let first = self.first.take();
         let admission = &self.service.admission;
+        let is_first = first.is_some();
         let mut charged = match first {
             Some(charged) => charged,
             None => {
@@ -225,7 +226,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 self.charge(tenants, next.demand, next.class, to_store).await?
             }
         };
-        let admitted = self.admit(&next, &mut charged, first.is_some(), to_store).await?;
+        let admitted = self.admit(&next, &mut charged, is_first, to_store).await?;
         let has_permit = match admitted {
             Ok(has_permit) => has_permit,
             Err(refusal) => return self.refuse(next, refusal, to_store).await,

@@ -178,6 +178,8 @@ fn query_ttl<W: Wire>(
     let (request, bytes) = W::query_ttl(request, bytes)?;
     let client = Rc::clone(&flight.client);
     let cache_role = CacheRole::QueryTtl(None);
-    let in_flight = InFlight { client, silent: true, cache_role, ..*flight };
+    let InFlight { seq, ref charged, features, .. } = *flight;
+    let charged = charged.clone();
+    let in_flight = InFlight { client, seq, charged, features, silent: true, cache_role };
     Some(FollowUp { in_flight, request, bytes })
 }

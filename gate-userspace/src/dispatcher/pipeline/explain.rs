@@ -23,6 +23,7 @@ use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::explanation::{Asker, Explanation, Question, Verdict, encode, shown};
 use crate::protocol::{Refusal, Rule, Step};
@@ -42,7 +43,7 @@ impl<W: Wire> Service<W> {
     ///
     /// The fault in the question.
     pub(crate) fn explain(&self, question: &Question, now: Nanos) -> Result<Explanation, String> {
-        let (client, rule) = self.stand_in(question)?;
+        let (client, rule) = self.stand_in(question, now)?;
         client.choose_connection(now);
         let input = encode(&question.words, W::Session::HAS_USERS)?;
         let mut decoder = W::decoder(self.settings.max_request());
@@ -60,7 +61,7 @@ impl<W: Wire> Service<W> {
             service: self.settings.name.clone(),
             layer: "proxy".to_owned(),
             command: shown(&question.words),
-            tenant: self.tenants.borrow().name(tenant).map(str::to_owned),
+            tenant: self.tenants.borrow().shown(client.payer(tenant).account()),
             rule,
             ..Explanation::default()
         };
@@ -72,12 +73,14 @@ impl<W: Wire> Service<W> {
     }
 
     /// A client that nobody is, and the rule that names its tenant.
-    fn stand_in(&self, question: &Question) -> Result<(Rc<Session<W>>, String), String> {
+    fn stand_in(&self, question: &Question, now: Nanos) -> Result<(Rc<Session<W>>, String), String> {
         let source = match question.client {
             Asker::Source(source) => source.to_canonical(),
             Asker::Tenant(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         };
         let mut session = Session::new(ReplySink::Nowhere, source, self);
+        // The member that is asked about, if it is not that of the source.
+        let mut asked = None;
         let tenants = self.tenants.borrow();
         let ledger = self.ledger.borrow();
         let service = &self.settings.name;
@@ -88,8 +91,9 @@ impl<W: Wire> Service<W> {
             Asker::Source(_) if !session.client.is_unauthenticated() => format!("the default of {service}"),
             Asker::Source(_) => "no rule names its source".to_owned(),
             Asker::Tenant(name) => {
-                let tenant = tenants.named(name, &ledger);
-                session.client.tenant.set(tenant.ok_or_else(|| format!("there is no tenant {name:?}"))?);
+                let (tenant, member) = tenants.asked(name, &ledger)?;
+                session.client.tenant.set(tenant);
+                asked = Some(member);
                 session.client.shadow = ledger.is_all_shadowed();
                 "the question".to_owned()
             }
@@ -101,6 +105,8 @@ impl<W: Wire> Service<W> {
             match tenants.of_user_name(user, &ledger) {
                 Some(tenant) => {
                     session.client.tenant.set(tenant);
+                    let of = MemberOf { id: Some(user.as_bytes()), source };
+                    asked = Some(tenants.member(tenant, of, Lookup::Ask, (&ledger, now)));
                     rule = format!("user {user:?}");
                 }
                 // Its client stays whose it was.
@@ -109,6 +115,9 @@ impl<W: Wire> Service<W> {
         }
         drop((tenants, ledger));
         session.refresh_tenant(self);
+        if let Some(member) = asked {
+            *session.member.borrow_mut() = member;
+        }
         Ok((Rc::new(session), rule))
     }
 
@@ -128,7 +137,7 @@ impl<W: Wire> Service<W> {
         if route == Route::Dedicated {
             demand.bytes = bytes.len();
         }
-        let quote = self.admission.quote(ledger, client.payer(tenant), &demand, class);
+        let quote = self.admission.quote(ledger, &client.payer(tenant), &demand, class);
         let types = self.types.borrow();
         let names = (types.name(quote.class.query_type), price_class_name::<W>(&demand));
         self.admission.describe(ledger, tenant, (&demand, &quote), names, explained);
@@ -140,7 +149,8 @@ impl<W: Wire> Service<W> {
         let is_known = !client.is_unauthenticated() || self.is_login_of_known_user(decoded, ledger);
         // What its tenant cannot pay is debt.
         if route != Route::Login || !is_known {
-            let payer = (tenant, client.shadow);
+            let payer = client.payer(tenant);
+            let payer = (payer.account(), client.shadow);
             self.admission.peek_charge(ledger, payer, (&demand, &quote), explained, now)?;
         }
         match route {

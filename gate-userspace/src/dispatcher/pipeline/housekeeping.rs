@@ -59,12 +59,16 @@ impl<W: Wire> Service<W> {
     }
 
     /// Looks after clients that nothing has happened to for `interval`: gives back memory, and ends those that
-    /// are stuck.
+    /// are stuck. Those that share a bucket, since there was no room for one of their own, may have one by now.
     pub(crate) fn release(&self, interval: Duration) {
         let limits = self.limits.get();
         self.clients.borrow_mut().retain(|client| {
             let client = client.upgrade();
-            client.inspect(|client| client.check_timeout(interval, &limits)).is_some()
+            let looked_after = client.inspect(|client| {
+                client.check_timeout(interval, &limits);
+                client.seek_member(self);
+            });
+            looked_after.is_some()
         });
         self.senders.borrow_mut().release();
         self.memory.release();

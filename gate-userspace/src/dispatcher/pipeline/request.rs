@@ -315,6 +315,7 @@ impl<W: Wire> Service<W> {
         if is_coalesced {
             charged.price = MilliRu::ZERO;
         }
+        let tier = charged.class.tier;
         let in_flight = InFlight {
             client: Rc::clone(client),
             seq,
@@ -324,7 +325,7 @@ impl<W: Wire> Service<W> {
             cache_role,
         };
         if has_permit {
-            admission.note_not_queued(charged.class.tier, now);
+            admission.note_not_queued(tier, now);
             self.submit(in_flight, request, bytes, now);
         } else {
             admission.enqueue(QueueItem::Shared { in_flight, request: *request }, bytes, now);
@@ -346,7 +347,7 @@ impl<W: Wire> Service<W> {
             self.admission.admit(ledger, &charged, now)?;
         }
         self.reserve_dedicated(client).map_err(|refusal| self.admission.refuse(ledger, &charged, refusal))?;
-        client.first_dedicated.set(Some(charged));
+        *client.first_dedicated.borrow_mut() = Some(charged);
         client.awaits_replicas.set(W::Session::awaits_replicas(request));
         Ok(Verdict::Dedicated)
     }
@@ -398,7 +399,7 @@ impl<W: Wire> Service<W> {
 
     /// Counts a request that is refused before it is priced. False if refusals of this client are only counted.
     pub(crate) fn refuses(&self, client: &Session<W>, tenant: TenantId, reason: Reason) -> bool {
-        self.admission.refuse_unpriced(client.payer(tenant), reason)
+        self.admission.refuse_unpriced(&client.payer(tenant), reason)
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) struct Session<W: Wire> {
     /// A request that may go to the store, whose body is still to be read.
     pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
     /// The charge of the request that it gets a dedicated connection for.
-    pub(super) first_dedicated: Cell<Option<Charged>>,
+    pub(super) first_dedicated: RefCell<Option<Charged>>,
     /// The dedicated connections of its tenant's clients, once it has needed one.
     pub(super) dedicated_slots: RefCell<Option<TenantSlots>>,
     /// Its share of them.

@@ -10,14 +10,17 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::service::{Service, Session};
+use crate::clock;
 use crate::dispatcher::clients::client::{Client, ClientParts, CloseCause, ReplySink};
 use crate::dispatcher::clients::conversation::ConnectionMode;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
+use crate::dispatcher::identity::Login;
 use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
 use crate::dispatcher::tenants::usage::UsageGuard;
 use crate::dispatcher::wire::Wire;
 
@@ -61,8 +64,11 @@ impl<W: Wire> Session<W> {
             ReplySink::Stream(_) | ReplySink::Nowhere => ledger.tenant_of_source(source),
             ReplySink::Datagram(_) => TenantId::UNKNOWN,
         };
+        let lookup = lookup_for(&sink);
+        let now = ledger.at(clock::monotonic());
         let parts = ClientParts {
             tenant,
+            member: tenants.member(tenant, MemberOf { id: None, source }, lookup, (&ledger, now)),
             source_tenant,
             shadow,
             restrictions: tenants.restrictions(tenant, &ledger),
@@ -75,7 +81,7 @@ impl<W: Wire> Session<W> {
             pool: RefCell::new(service.pools.first()),
             connection_index: Cell::new(0),
             streaming: RefCell::new(None),
-            first_dedicated: Cell::new(None),
+            first_dedicated: RefCell::new(None),
             dedicated_slots: RefCell::new(None),
             dedicated_slot: RefCell::new(None),
             granted: Cell::new(None),
@@ -158,12 +164,27 @@ impl<W: Wire> Session<W> {
         self.refresh_tenant(service);
     }
 
-    /// Takes over the present restrictions and parts of its tenant.
+    /// Takes over the present restrictions and parts of its tenant, and which member of it the client is.
     pub(crate) fn refresh_tenant(&self, service: &Service<W>) {
         let tenants = service.tenants.borrow();
         let ledger = service.ledger.borrow();
+        let now = ledger.at(clock::monotonic());
+        let lookup = lookup_for(&self.sink);
+        let member = {
+            let user = self.user.borrow();
+            let client = MemberOf { id: user.as_deref().map(Login::user), source: self.source };
+            tenants.member(self.tenant.get(), client, lookup, (&ledger, now))
+        };
+        *self.member.borrow_mut() = member;
         *self.restrictions.borrow_mut() = tenants.restrictions(self.tenant.get(), &ledger);
         *self.parts.borrow_mut() = tenants.parts(self.tenant.get(), &ledger);
+    }
+
+    /// Has a bucket of its own, if it is a member of its tenant and there was no room for one.
+    pub(crate) fn seek_member(&self, service: &Service<W>) {
+        if self.member.borrow().is_none() && service.tenants.borrow().has_members(self.tenant.get()) {
+            self.refresh_tenant(service);
+        }
     }
 
     /// Takes a connection of those that there may be, and of those that its tenant may have; false if there is none.
@@ -183,5 +204,13 @@ impl<W: Wire> Session<W> {
         *self.share.borrow_mut() = share;
         // Where rules are only tried, what would be refused is counted.
         !(is_full || is_beyond) || (self.shadow && !service.refuses(self, tenant, Reason::Limit))
+    }
+}
+
+/// A client that is only asked about makes no member.
+fn lookup_for(sink: &ReplySink) -> Lookup {
+    match sink {
+        ReplySink::Stream(_) | ReplySink::Datagram(_) => Lookup::Charge,
+        ReplySink::Nowhere => Lookup::Ask,
     }
 }

@@ -252,14 +252,13 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// `len` bytes more of a body are to be passed on: charges what the head did not tell.
     fn charge_body(&self, streamed: &mut StreamedRequest<W>, len: u64) -> Result<(), Refusal> {
-        let StreamedRequest { request: InFlight { charged, .. }, client_tenant, ref mut body, .. } =
-            *streamed;
-        let payer = self.client.payer(self.client.still_charged(charged.tenant, client_tenant));
+        let StreamedRequest { request: InFlight { charged, .. }, client_tenant, body, .. } = streamed;
+        let payer = self.client.payer(self.client.still_charged(charged.tenant, *client_tenant));
         body.passed += len;
         // What is known of its length has been looked at.
         let is_too_long =
             self.service.is_beyond_limit(body.passed) && !self.service.is_beyond_limit(body.paid);
-        if is_too_long && self.service.admission.refuse_unpriced(payer, Reason::TooLarge) {
+        if is_too_long && self.service.admission.refuse_unpriced(&payer, Reason::TooLarge) {
             return Err(Refusal::by(Reason::TooLarge, Rule::Size));
         }
         let more = body.passed.saturating_sub(body.paid);

@@ -65,7 +65,7 @@ impl NamedTenants {
     pub(crate) fn charge(&mut self, tenant: TenantId, cost: MilliRu, now: Nanos) -> Result<MilliRu, Refusal> {
         let price = self.ledger.apply_multiplier(tenant, cost, 0);
         let is_shadowed = self.ledger.is_all_shadowed();
-        match self.ledger.charge(tenant, (cost, price), 0, now, is_shadowed) {
+        match self.ledger.charge((tenant, None), (cost, price), 0, now, is_shadowed) {
             Charge::Passed(charged) => Ok(charged),
             Charge::Refused { refusal, .. } => Err(refusal),
         }
@@ -79,7 +79,7 @@ impl NamedTenants {
         self.ledger.restore_draws(draws);
         let too_dear = self.ledger.too_dear(tenant, cost);
         let refusal = pushed.or_else(|| {
-            self.ledger.quota_levels(tenant, price, now).find_map(|level| match level.take {
+            self.ledger.quota_levels((tenant, None), price, now).find_map(|level| match level.take {
                 Take::Admit { .. } => None,
                 Take::Refuse { wait_ns } => Some(Refusal::after(Reason::Quota, Nanos(wait_ns))),
                 Take::TooLarge => Some(too_dear),
@@ -101,18 +101,18 @@ impl NamedTenants {
 
     /// Gives back a charge.
     pub(crate) fn refund(&mut self, tenant: TenantId, charged: MilliRu) {
-        self.ledger.refund(tenant, charged);
+        self.ledger.refund((tenant, None), charged);
     }
 
     /// Gives back so much, times the tenant's multiplier.
     pub(crate) fn give_back(&mut self, tenant: TenantId, cost: MilliRu) {
         let price = self.ledger.apply_multiplier(tenant, cost, 0);
-        self.ledger.refund(tenant, price);
+        self.ledger.refund((tenant, None), price);
     }
 
     /// The level that is the lowest in request units; `None` without a quota.
     pub(crate) fn level(&mut self, tenant: TenantId, now: Nanos) -> Option<Level> {
-        let levels = self.ledger.quota_levels(tenant, MilliRu::ZERO, now);
+        let levels = self.ledger.quota_levels((tenant, None), MilliRu::ZERO, now);
         let levels = levels.map(|level| Level { limits: level.limits, reset: level.debt });
         levels.min_by_key(|level| {
             let held = level.limits.burst_ns.saturating_sub(level.reset.0);

@@ -17,6 +17,7 @@ use gate_common::token_bucket::{Limits, refund};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
 use super::bucket_word::{attempt, update};
+use super::members::Member;
 use crate::kernel::{Maps, Row};
 use crate::policy::Tier;
 use crate::protocol::Refusal;
@@ -34,6 +35,9 @@ impl TenantId {
     /// A source that no rule names.
     pub(crate) const UNKNOWN: Self = Self(0);
 }
+
+/// A tenant, and the member of it whose bucket is charged; without one it is the tenant's own.
+pub(crate) type Account<'m> = (TenantId, Option<&'m Member>);
 
 /// One thread's view of tenants, prices and buckets. See the [module](self).
 #[derive(Debug)]
@@ -212,7 +216,7 @@ impl Ledger {
     #[inline]
     pub(crate) fn charge(
         &mut self,
-        tenant: TenantId,
+        (tenant, member): Account<'_>,
         (asked, price): (MilliRu, MilliRu),
         rung: u32,
         now: Nanos,
@@ -220,7 +224,7 @@ impl Ledger {
     ) -> Charge {
         let now = self.at(now);
         let state = *self.state(tenant);
-        match self.admit_request(tenant, &state, price, rung, now) {
+        match self.admit_request((tenant, member), &state, price, rung, now) {
             Ok(()) => Charge::Passed(price),
             Err((mut refusal, place)) => {
                 if refusal.reason == Reason::TooLarge {
@@ -244,21 +248,27 @@ impl Ledger {
 
     /// Charges a tenant, and those charged with it, the cost of requests beyond the `paid`, which may leave debts of at
     /// most `max_debt`. Returns that difference.
-    pub(crate) fn settle(&mut self, tenant: TenantId, cost: MilliRu, paid: MilliRu, now: Nanos) -> MilliRu {
+    pub(crate) fn settle(
+        &mut self,
+        (tenant, member): Account<'_>,
+        cost: MilliRu,
+        paid: MilliRu,
+        now: Nanos,
+    ) -> MilliRu {
         self.refresh();
         let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
         if due != MilliRu::ZERO {
-            self.charge_debt(tenant, due, now);
+            self.charge_debt((tenant, member), due, now);
             self.count_charged(tenant, due);
         }
         due
     }
 
     /// Gives back the charge of a request that was refused after all.
-    pub(crate) fn refund(&mut self, tenant: TenantId, price: MilliRu) {
+    pub(crate) fn refund(&mut self, (tenant, member): Account<'_>, price: MilliRu) {
         let parents = self.state(tenant).parents;
-        self.give_back(tenant, price);
-        parents.into_iter().for_each(|parent| self.give_back(TenantId(parent), price));
+        self.give_back((tenant, member), price);
+        parents.into_iter().for_each(|parent| self.give_back((TenantId(parent), None), price));
     }
 
     /// True if a datagram with this mark, which came in by this interface, was charged by the XDP program; `None` if nothing is
@@ -300,7 +310,7 @@ impl Ledger {
     #[inline(always)]
     fn admit_request(
         &mut self,
-        tenant: TenantId,
+        (tenant, member): Account<'_>,
         state: &TenantState,
         price: MilliRu,
         rung: u32,
@@ -318,12 +328,13 @@ impl Ledger {
             }
         }
         if state.parents == [0; 2] {
-            return self.take_quota(tenant, quota_of(tenant, state), price, now).map_err(by_own);
+            return self.take_quota((tenant, member), quota_of(tenant, state), price, now).map_err(by_own);
         }
         // What was taken is given back if one refuses.
-        let all = charged_with(tenant, state);
+        let [own, first, second] = charged_with(tenant, state);
+        let all = [(own, member), (first, None), (second, None)];
         for (place, &charged) in all.iter().enumerate() {
-            let quota = self.quota(charged);
+            let quota = self.quota(charged.0);
             if let Err(refusal) = self.take_quota(charged, quota, price, now) {
                 all[..place].iter().for_each(|&charged| self.give_back(charged, price));
                 return Err((refusal, place));
@@ -358,25 +369,25 @@ impl Ledger {
     #[inline]
     fn take_quota(
         &self,
-        tenant: TenantId,
+        charged: Account<'_>,
         quota: Option<Limits>,
         price: MilliRu,
         now: Nanos,
     ) -> Result<(), Refusal> {
         let Some(limits) = quota else { return Ok(()) };
-        attempt(self.quota_word(tenant), now, price, &limits)
+        attempt(self.quota_word(charged), now, price, &limits)
     }
 
-    fn give_back(&mut self, tenant: TenantId, price: MilliRu) {
-        let Some(limits) = self.quota(tenant) else { return };
+    fn give_back(&mut self, charged: Account<'_>, price: MilliRu) {
+        let Some(limits) = self.quota(charged.0) else { return };
         let cost = limits.rate.time_for(price.0);
-        update(self.quota_word(tenant), |tat| refund(tat, cost));
+        update(self.quota_word(charged), |tat| refund(tat, cost));
     }
 
-    /// The word of a tenant's quota.
+    /// The word of a member's quota, or of the tenant's where it has no member.
     #[inline]
-    fn quota_word(&self, tenant: TenantId) -> &AtomicU64 {
-        self.maps.quota_tat(tenant.0 as usize)
+    fn quota_word<'m>(&'m self, (tenant, member): Account<'m>) -> &'m AtomicU64 {
+        member.map_or_else(|| self.maps.quota_tat(tenant.0 as usize), Member::word)
     }
 
     /// The word of another of a tenant's buckets.

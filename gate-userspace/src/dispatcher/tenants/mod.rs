@@ -2,17 +2,22 @@
 //!
 //! A reload may give a tenant's number to another; so a name goes with each number.
 //!
-//! [`ledger`]: prices and quotas, out of the maps; `bucket_word`: one bucket there. `by_name`: tenants charged by name. [`mod@parts`]: tenants within a tenant. [`usage`]: a tenant's open
+//! [`ledger`]: prices and quotas, out of the maps; `bucket_word`: one bucket there. `by_name`: tenants charged by name. [`mod@parts`]: tenants within a tenant.
+//! [`members`]: a tenant's buckets, one for each of its members; [`membership`]: whose they are. [`usage`]: a tenant's open
 //! connections and requests. [`mod@request_limits`]: limits by what is asked. [`retired`]: numbers that are not to be
 //! used again yet.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use gate_common::abi::Name;
+use gate_common::units::Nanos;
 use sha2::{Digest as _, Sha256};
 
-use self::ledger::{Ledger, TenantId};
+use self::ledger::{Account, Ledger, TenantId};
+use self::members::{Member, MemberTotals};
+use self::membership::{Lookup, MemberOf, Memberships};
 use self::parts::{Part, Parts};
 use self::request_limits::{RequestLimits, static_name};
 use self::usage::Usage;
@@ -24,6 +29,8 @@ use crate::protocol::own::OwnKeys;
 mod bucket_word;
 pub(super) mod by_name;
 pub(super) mod ledger;
+pub(super) mod members;
+pub(super) mod membership;
 pub(super) mod parts;
 pub(super) mod request_limits;
 pub(super) mod retired;
@@ -35,6 +42,7 @@ pub(crate) struct Tenants {
     users: HashMap<String, User>,
     /// By a value of the field that names a tenant.
     ids: HashMap<String, (TenantId, Name)>,
+    memberships: Memberships,
     /// The value that the store is told.
     first_ids: HashMap<TenantId, (Name, String)>,
     restrictions: HashMap<TenantId, (Name, Arc<Restrictions>)>,
@@ -99,6 +107,9 @@ impl Tenants {
             if let Some(first) = tenant.ids.first() {
                 this.first_ids.insert(TenantId(id), (name, first.clone()));
             }
+            if let Some(members) = tenant.members {
+                this.memberships.add(&before.memberships, TenantId(id), name, members);
+            }
             for user in &tenant.users {
                 let hashes = user.hashes.clone();
                 this.users.insert(user.name.clone(), User { tenant: TenantId(id), name, hashes });
@@ -122,14 +133,18 @@ impl Tenants {
 
     /// The tenant whose user this is, if it is still there.
     pub(crate) fn of_user(&self, login: &Login, ledger: &Ledger) -> Option<TenantId> {
-        let user = self.user(login)?;
-        ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
+        match self.user(login) {
+            Some(user) => ledger.has_name(user.tenant, &user.name).then_some(user.tenant),
+            None => self.memberships.of_any_id(login.user(), ledger),
+        }
     }
 
     /// The tenant that a field names by this value, if it is still there.
     pub(crate) fn of_id(&self, value: &str, ledger: &Ledger) -> Option<TenantId> {
-        let (tenant, name) = self.ids.get(value)?;
-        ledger.has_name(*tenant, name).then_some(*tenant)
+        match self.ids.get(value) {
+            Some((tenant, name)) => ledger.has_name(*tenant, name).then_some(*tenant),
+            None => self.memberships.of_any_id(value.as_bytes(), ledger),
+        }
     }
 
     /// The value by which the store knows a tenant; `None` if the tenant has none.
@@ -140,8 +155,10 @@ impl Tenants {
 
     /// The tenant that has a user of this name, if it is still there.
     pub(crate) fn of_user_name(&self, name: &str, ledger: &Ledger) -> Option<TenantId> {
-        let user = self.users.get(name)?;
-        ledger.has_name(user.tenant, &user.name).then_some(user.tenant)
+        match self.users.get(name) {
+            Some(user) => ledger.has_name(user.tenant, &user.name).then_some(user.tenant),
+            None => self.memberships.of_any_id(name.as_bytes(), ledger),
+        }
     }
 
     /// The tenant of this name, if it is still there.
@@ -153,6 +170,61 @@ impl Tenants {
     /// The name of a tenant.
     pub(crate) fn name(&self, tenant: TenantId) -> Option<&str> {
         self.usage.get(&tenant).map(|(name, _)| name.as_str())
+    }
+
+    /// The member of this tenant that a client is; `None` for a tenant without members, and where there is no room for one more:
+    /// then the bucket that they share is charged. `now` is on gate's clock.
+    #[inline]
+    pub(crate) fn member(
+        &self,
+        tenant: TenantId,
+        client: MemberOf<'_>,
+        lookup: Lookup,
+        now: (&Ledger, Nanos),
+    ) -> Option<Arc<Member>> {
+        self.memberships.member(tenant, client, lookup, now)
+    }
+
+    /// True if a tenant has members.
+    pub(crate) fn has_members(&self, tenant: TenantId) -> bool {
+        self.memberships.has(tenant)
+    }
+
+    /// Each tenant that has members, and their counts.
+    pub(crate) fn member_totals(&self) -> Vec<(String, MemberTotals)> {
+        self.memberships.totals()
+    }
+
+    /// The tenant, or the member of one, that a question names.
+    ///
+    /// # Errors
+    ///
+    /// The fault, if there is none.
+    pub(crate) fn asked(
+        &self,
+        name: &str,
+        ledger: &Ledger,
+    ) -> Result<(TenantId, Option<Arc<Member>>), String> {
+        let member = || self.memberships.named(name, ledger).map(|(tenant, member)| (tenant, Some(member)));
+        let found = self.named(name, ledger).map(|tenant| (tenant, None)).or_else(member);
+        found.ok_or_else(|| format!("there is no tenant {name:?}"))
+    }
+
+    /// The name that is shown of whoever is charged.
+    pub(crate) fn shown(&self, (tenant, member): Account<'_>) -> Option<String> {
+        match member {
+            Some(member) => Some(self.memberships.name(tenant, member)),
+            None => self.name(tenant).map(str::to_owned),
+        }
+    }
+
+    /// The name of whoever is charged. `None` for members that share a bucket, each of which is somebody else.
+    pub(crate) fn name_of(&self, (tenant, member): Account<'_>) -> Option<Cow<'_, str>> {
+        match member {
+            Some(member) => Some(self.memberships.name(tenant, member).into()),
+            None if self.has_members(tenant) => None,
+            None => Some(self.name(tenant).unwrap_or_default().into()),
+        }
     }
 
     /// The name of a tenant's bucket in refusals; `None` if it has none.

@@ -43,7 +43,7 @@ use super::under_way::Attending;
 use crate::cache::{Cache, CacheEvent, Freshness, Holder, Key, StaleUse, StoredResponse};
 use crate::clock;
 use crate::dispatcher::request::Charged;
-use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::tenants::ledger::{Account, Ledger};
 
 /// A request with its client.
 pub(super) struct Asking {
@@ -80,7 +80,7 @@ impl Asking {
 
     fn purpose(&self, cache: &Cache, parts: &Parts, has_body: bool) -> Purpose {
         let ledger = &mut *self.service.ledger.borrow_mut();
-        purpose(&self.service, ledger, cache, self.offer.origin.tenant, (parts, has_body))
+        purpose(&self.service, ledger, cache, self.offer.origin.account(), (parts, has_body))
     }
 
     /// Passes on a request that may change what is kept under a key, and removes that once it has been answered.
@@ -180,11 +180,11 @@ impl Asking {
 pub(super) fn is_looked_up(
     service: &HttpService,
     ledger: &mut Ledger,
-    tenant: TenantId,
+    account: Account<'_>,
     request: (&Parts, bool),
 ) -> bool {
     service.cache.as_ref().is_some_and(|cache| {
-        cache.is_open() && matches!(purpose(service, ledger, cache, tenant, request), Purpose::Read(_))
+        cache.is_open() && matches!(purpose(service, ledger, cache, account, request), Purpose::Read(_))
     })
 }
 
@@ -193,13 +193,19 @@ fn purpose(
     service: &HttpService,
     ledger: &mut Ledger,
     cache: &Cache,
-    tenant: TenantId,
+    account: Account<'_>,
     (parts, has_body): (&Parts, bool),
 ) -> Purpose {
     let tenants = service.tenants.borrow();
-    let name = tenants.name(tenant).unwrap_or_default();
-    match Purpose::of(&cache.settings, service.claims.tenant(), name, parts, has_body) {
-        Purpose::Read(_) if !ledger.may_cache(tenant) => Purpose::Other,
+    let name = tenants.name_of(account);
+    match Purpose::of(
+        &cache.settings,
+        service.claims.tenant(),
+        name.as_deref().unwrap_or_default(),
+        parts,
+        has_body,
+    ) {
+        Purpose::Read(_) if name.is_none() || !ledger.may_cache(account.0) => Purpose::Other,
         purpose => purpose,
     }
 }

@@ -189,7 +189,7 @@ impl Work<'_> {
             processing: Arc::clone(&self.processing),
             cache: Arc::clone(&self.cache),
             holder: self.asking.holder(),
-            offer: self.asking.offer,
+            offer: self.asking.offer.clone(),
             spec: self.target.spec.clone(),
             original: bytes,
             _whole: whole,

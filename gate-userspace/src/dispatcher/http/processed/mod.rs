@@ -26,6 +26,7 @@ use hyper::header::{
 };
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
+use std::borrow::Cow;
 
 use self::making::Made;
 use self::original::Original;
@@ -67,11 +68,15 @@ pub(super) async fn answer(
         }
     };
     let tenant = asking.offer.origin.tenant;
-    let is_shared = cache.is_open() && service.ledger.borrow_mut().may_cache(tenant);
     let name = match cache.settings.dedup {
-        Dedup::Service => String::new(),
-        Dedup::Tenant => service.tenants.borrow().name(tenant).unwrap_or_default().to_owned(),
+        Dedup::Service => Some(String::new()),
+        Dedup::Tenant => {
+            let tenants = service.tenants.borrow();
+            tenants.name_of(asking.offer.origin.account()).map(Cow::into_owned)
+        }
     };
+    let is_shared = cache.is_open() && name.is_some() && service.ledger.borrow_mut().may_cache(tenant);
+    let name = name.unwrap_or_default();
     let is_head = parts.method == Method::HEAD;
     let work = Work {
         asking: &asking,

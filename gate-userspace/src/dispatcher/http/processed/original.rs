@@ -123,7 +123,7 @@ impl Work<'_> {
         let permit = self.permit(&self.processing.downloads, self.processing.settings.timeout).await?;
         charge.charge_in_full()?;
         let service = Rc::clone(&self.asking.service);
-        let offer = self.asking.offer;
+        let offer = self.asking.offer.clone();
         let download = Download {
             service: Rc::clone(&service),
             processing: Arc::clone(&self.processing),

@@ -91,7 +91,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
                 return Ok(Err(admission.refuse(&mut self.service.ledger.borrow_mut(), charged, refusal)));
             }
             let now = clock::monotonic();
-            let item = QueueItem::Dedicated { client: Rc::clone(client), charged: *charged, must_run };
+            let item = QueueItem::Dedicated { client: Rc::clone(client), charged: charged.clone(), must_run };
             admission.enqueue(item, &[], now);
             // A permit may have become free meanwhile.
             self.service.dispatch(now);

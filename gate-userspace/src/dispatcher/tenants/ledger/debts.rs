@@ -8,32 +8,38 @@ use gate_common::token_bucket::settle;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::super::bucket_word::update;
-use super::{Ledger, TenantId};
+use super::{Account, Ledger, TenantId};
 
 impl Ledger {
     /// Charges a tenant, and those charged with it, a price that no bucket refuses: what they cannot pay is debt, of `max_debt` at
     /// most.
-    pub(crate) fn charge_debt(&mut self, tenant: TenantId, price: MilliRu, now: Nanos) {
+    pub(crate) fn charge_debt(&mut self, (tenant, member): Account<'_>, price: MilliRu, now: Nanos) {
         let now = self.at(now);
         let state = *self.state(tenant);
         if state.flags & tenant_flags::CANDIDATE != 0 {
             let word = self.word(tenant, offset_of!(Tenant, candidate_tat));
             update(word, |tat| settle(tat, now.0, price.0, &state.candidate));
         }
-        for charged in [tenant.0, state.parents[0], state.parents[1]].map(TenantId) {
-            if let Some(limits) = self.quota(charged) {
+        let [first, second] = state.parents.map(TenantId);
+        for charged in [(tenant, member), (first, None), (second, None)] {
+            if let Some(limits) = self.quota(charged.0) {
                 update(self.quota_word(charged), |tat| settle(tat, now.0, price.0, &limits));
             }
         }
     }
 
     /// The time until a tenant, and those charged with it, may owe a price more: zero unless a debt is near `max_debt`.
-    pub(crate) fn wait_for_debt(&mut self, tenant: TenantId, price: MilliRu, now: Nanos) -> Nanos {
+    pub(crate) fn wait_for_debt(
+        &mut self,
+        (tenant, member): Account<'_>,
+        price: MilliRu,
+        now: Nanos,
+    ) -> Nanos {
         let now = self.at(now);
         let state = *self.state(tenant);
-        let charged = [tenant.0, state.parents[0], state.parents[1]].map(TenantId);
-        let waits = charged.map(|charged| {
-            let Some(limits) = self.quota(charged) else { return Nanos::ZERO };
+        let [first, second] = state.parents.map(TenantId);
+        let waits = [(tenant, member), (first, None), (second, None)].map(|charged| {
+            let Some(limits) = self.quota(charged.0) else { return Nanos::ZERO };
             let most = limits.burst_ns.saturating_add(limits.max_debt_ns);
             let cost = limits.rate.time_for(price.0).min(most);
             let tat = self.quota_word(charged).load(Ordering::Relaxed);

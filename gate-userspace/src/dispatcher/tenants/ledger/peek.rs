@@ -6,7 +6,7 @@ use gate_common::abi::{Reason, ServiceState, TenantState, view_flags};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::{Ledger, TenantId, quota_of};
+use super::{Account, Ledger, TenantId, quota_of};
 use crate::protocol::{Refusal, Rule};
 
 /// One quota that a request is charged to, and its answer to the price.
@@ -74,18 +74,21 @@ impl Ledger {
     /// The quotas that a tenant's request is charged to, in the order in which they are asked.
     pub(crate) fn quota_levels(
         &mut self,
-        tenant: TenantId,
+        (tenant, member): Account<'_>,
         price: MilliRu,
         now: Nanos,
-    ) -> impl Iterator<Item = QuotaLevel> {
+    ) -> impl Iterator<Item = QuotaLevel> + use<> {
         let now = self.at(now);
         let [first, second] = self.state(tenant).parents.map(TenantId);
-        let level = |ledger: &mut Self, tenant| {
+        let level = |ledger: &mut Self, (tenant, member)| {
             let limits = quota_of(tenant, ledger.state(tenant))?;
-            let tat = ledger.quota_word(tenant).load(Ordering::Relaxed);
+            let tat = ledger.quota_word((tenant, member)).load(Ordering::Relaxed);
             let debt = Nanos(tat.saturating_sub(now.0));
             Some(QuotaLevel { tenant, limits, debt, take: take(tat, now.0, price.0, &limits) })
         };
-        [tenant, first, second].map(|tenant| level(self, tenant)).into_iter().flatten()
+        [(tenant, member), (first, None), (second, None)]
+            .map(|charged| level(self, charged))
+            .into_iter()
+            .flatten()
     }
 }

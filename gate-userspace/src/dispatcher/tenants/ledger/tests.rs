@@ -80,7 +80,7 @@ fn all_that_are_charged_are_charged_or_none() {
     let other = TenantId(3);
     assert_eq!(ledger.tier(team), Tier::Critical);
     for _ in 0..2 {
-        assert_eq!(ledger.charge(team, (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
+        assert_eq!(ledger.charge((team, None), (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
     }
     // The team has spent its burst; the company has some left.
     let refused = |charge| match charge {
@@ -89,18 +89,18 @@ fn all_that_are_charged_are_charged_or_none() {
         }
         charge => panic!("{charge:?}"),
     };
-    assert_eq!(refused(ledger.charge(team, (TEN, TEN), 0, NOW, false)).1, team);
-    assert_eq!(ledger.charge(other, (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
+    assert_eq!(refused(ledger.charge((team, None), (TEN, TEN), 0, NOW, false)).1, team);
+    assert_eq!(ledger.charge((other, None), (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
     // Now the company has not enough: the other's own bucket gets back what was taken.
-    let (retry_after, bucket) = refused(ledger.charge(other, (TEN, TEN), 0, NOW, false));
+    let (retry_after, bucket) = refused(ledger.charge((other, None), (TEN, TEN), 0, NOW, false));
     assert!(retry_after > Nanos::ZERO && bucket == TenantId(1), "{bucket:?}");
     let counted = |tenant: TenantId| {
         let counters = ledger.maps.tenant_counters(tenant.0 as usize);
         (counters.refused[Reason::Quota.index()], counters.quota_refused)
     };
     assert_eq!([team, other].map(counted), [(1, [0; 3]), (1, [1, 0, 0])]);
-    ledger.refund(team, TEN);
-    assert_eq!(ledger.charge(other, (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
+    ledger.refund((team, None), TEN);
+    assert_eq!(ledger.charge((other, None), (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
 }
 
 /// How long a bucket takes to be full again.
@@ -115,17 +115,17 @@ fn a_settlement_is_charged_to_all_up_to_the_largest_debt() {
     let company = 1;
     let team = 2;
     let close = |debt: Nanos, micros: u64| debt.0.abs_diff(micros * 1_000) < 1_000;
-    assert_eq!(ledger.charge(TenantId(team), (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
+    assert_eq!(ledger.charge((TenantId(team), None), (TEN, TEN), 0, NOW, false), Charge::Passed(TEN));
     // It was dearer by 11 request units: all of the team's burst, and 21 of the company's 32.
     let cost = MilliRu(21_000);
-    assert_eq!(ledger.settle(TenantId(team), cost, TEN, NOW), MilliRu(11_000));
+    assert_eq!(ledger.settle((TenantId(team), None), cost, TEN, NOW), MilliRu(11_000));
     let after = [team, company].map(|tenant| debt(&ledger, tenant));
     assert!(close(after[0], 1_000_000) && close(after[1], 656_250), "{after:?}");
     // What was cheaper than its price stays as it is.
-    assert_eq!(ledger.settle(TenantId(team), TEN, cost, NOW), MilliRu::ZERO);
+    assert_eq!(ledger.settle((TenantId(team), None), TEN, cost, NOW), MilliRu::ZERO);
     assert_eq!([team, company].map(|tenant| debt(&ledger, tenant)), after);
     // The burst and twice as much.
-    assert_eq!(ledger.settle(TenantId(team), MilliRu::MAX, TEN, NOW), MilliRu(u32::MAX - 10_000));
+    assert_eq!(ledger.settle((TenantId(team), None), MilliRu::MAX, TEN, NOW), MilliRu(u32::MAX - 10_000));
     assert_eq!([team, company].map(|tenant| debt(&ledger, tenant)), [Nanos::from_secs(3); 2]);
     assert_eq!(ledger.maps.tenant_counters(team as usize).charged_mru, u64::from(u32::MAX) + 1_000);
 }
@@ -135,8 +135,11 @@ fn what_a_service_sheds_is_dearer_or_refused() {
     let mut ledger = ledger();
     let one = MilliRu(1_000);
     let dear = ledger.apply_multiplier(TenantId(2), one, 2);
-    assert_eq!(ledger.charge(TenantId(2), (one, dear), 2, NOW, false), Charge::Passed(MilliRu(4_000)));
-    let refused = ledger.charge(TenantId(2), (one, one), Shed::REFUSED, NOW, false);
+    assert_eq!(
+        ledger.charge((TenantId(2), None), (one, dear), 2, NOW, false),
+        Charge::Passed(MilliRu(4_000))
+    );
+    let refused = ledger.charge((TenantId(2), None), (one, one), Shed::REFUSED, NOW, false);
     let bucket = TenantId::UNKNOWN;
     assert_eq!(refused, Charge::Refused { refusal: Refusal::of(Reason::Penalty), bucket });
 }
@@ -148,7 +151,7 @@ fn what_only_a_multiplier_makes_too_dear_is_refused_for_a_while() {
     let dearest = ledger.dearest(team);
     let mut refused = |asked: MilliRu, rung| {
         let price = ledger.apply_multiplier(team, asked, rung);
-        match ledger.charge(team, (asked, price), rung, NOW, false) {
+        match ledger.charge((team, None), (asked, price), rung, NOW, false) {
             Charge::Refused { refusal, .. } => Some((refusal.reason, refusal.retry_after > Nanos::ZERO)),
             Charge::Passed(_) => None,
         }
@@ -167,11 +170,14 @@ fn what_is_shadowed_passes_uncharged_and_is_counted() {
     let mut ledger = ledger();
     let huge = MilliRu(1_000_000);
     assert!(matches!(
-        ledger.charge(TenantId(2), (huge, huge), 0, NOW, false),
+        ledger.charge((TenantId(2), None), (huge, huge), 0, NOW, false),
         Charge::Refused { refusal: Refusal { reason: Reason::TooLarge, .. }, bucket: TenantId::UNKNOWN }
     ));
-    assert_eq!(ledger.charge(TenantId(2), (huge, huge), 0, NOW, true), Charge::Passed(MilliRu::ZERO));
-    assert_eq!(ledger.charge(TenantId::UNKNOWN, (TEN, TEN), 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+    assert_eq!(ledger.charge((TenantId(2), None), (huge, huge), 0, NOW, true), Charge::Passed(MilliRu::ZERO));
+    assert_eq!(
+        ledger.charge((TenantId::UNKNOWN, None), (TEN, TEN), 0, NOW, true),
+        Charge::Passed(MilliRu::ZERO)
+    );
     let counters = ledger.maps.tenant_counters(2);
     assert_eq!(counters.refused[Reason::TooLarge.index()], 1);
     assert_eq!(counters.shadowed[Reason::TooLarge.index()], 1);
