@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use gate_userspace::fleet::owner::accounts::Accounts;
 use gate_userspace::fleet::owner::counters::Counters;
 use gate_userspace::fleet::owner::session::Session;
 use gate_userspace::fleet::wire::Report;
-use gate_userspace::limits::{Name, Pattern, Rule, Rules};
+use gate_userspace::limits::{Limits, Name, Pattern, Rule, Rules};
 use prost::Message as _;
 
 /// Reports of a gate, each after its length in two bytes: what does not hold together changes nothing, what does is charged once,

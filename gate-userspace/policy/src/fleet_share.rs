@@ -7,8 +7,8 @@
 //! **Source.** "High performance rate limiting at Databricks": an owner for each limit, reports in batches, a token bucket that goes
 //! into debt and remembers it, `reject_until`.
 //!
-//! **Rule.** The owner's bucket takes debts up to the limit's `max_debt`, as a gate's own does; at least [`CORRECTION`], so that what gates gave
-//! out too much within an interval is paid back, and at most [`LONGEST_DEBT`]. What is beyond that is forgiven. While it is half full nobody is held back. Once a report leaves less in it than that
+//! **Rule.** The owner's bucket takes debts up to the limit's `max_debt`, as a gate's own does; at least [`CORRECTION`] and one request
+//! for each gate, so that what gates gave out too much within an interval is paid back, and otherwise at most [`LONGEST_DEBT`]. What is beyond that is forgiven. While it is half full nobody is held back. Once a report leaves less in it than that
 //! (beside what comes in within the time of the report), and until [`HELD_BACK`] after the last such report and the last refusal,
 //! a gate may give out its proportion of
 //!
@@ -33,6 +33,8 @@
 
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
+use crate::rate::Rate;
+
 /// The part of a limit that a gate may give out until it has another answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
@@ -42,8 +44,8 @@ pub enum Share {
     Part {
         /// Nothing before this point in time.
         reject_until: Nanos,
-        /// Thousandths of a request unit per second; at least 1.
-        per_sec: u64,
+        /// At least [`Rate::SLOWEST`].
+        rate: Rate,
         /// The most that is given out at once, in thousandths of a request unit; at least [`LEAST_BURST`].
         burst: u64,
     },
@@ -52,8 +54,8 @@ pub enum Share {
 /// The owner's account of one limit. See the [module](self).
 #[derive(Clone, Debug)]
 pub struct FleetShares {
-    /// Thousandths of a request unit per second.
-    per_sec: u64,
+    /// At least [`Rate::SLOWEST`].
+    rate: Rate,
     /// The size of a full bucket, as the time that it takes to refill.
     burst: Nanos,
     /// The deepest debt, as the time that it takes to pay.
@@ -119,12 +121,12 @@ impl Demand {
 }
 
 impl FleetShares {
-    /// A full bucket of `per_sec` thousandths of a request unit a second, at least 1, that fills in `burst`, with debts that are paid in
+    /// A full bucket of this rate, at least [`Rate::SLOWEST`], that fills in `burst`, with debts that are paid in
     /// `max_debt`, and nobody who asks.
     #[must_use]
-    pub fn new(per_sec: u64, burst: Nanos, max_debt: Nanos) -> Self {
+    pub fn new(rate: Rate, burst: Nanos, max_debt: Nanos) -> Self {
         Self {
-            per_sec: per_sec.max(1),
+            rate: rate.max(Rate::SLOWEST),
             burst,
             max_debt,
             full_at: Nanos::ZERO,
@@ -139,10 +141,10 @@ impl FleetShares {
     }
 
     /// Changes the limit. What has been taken out of the bucket is still out.
-    pub fn change(&mut self, now: Nanos, per_sec: u64, burst: Nanos, max_debt: Nanos) {
-        let per_sec = per_sec.max(1);
-        let out = u128::from(self.full_in(now).0) * u128::from(self.per_sec) / u128::from(per_sec);
-        (self.per_sec, self.burst, self.max_debt) = (per_sec, burst, max_debt);
+    pub fn change(&mut self, now: Nanos, rate: Rate, burst: Nanos, max_debt: Nanos) {
+        let rate = rate.max(Rate::SLOWEST);
+        let out = u128::from(self.full_in(now).0) * u128::from(self.rate.nano()) / u128::from(rate.nano());
+        (self.rate, self.burst, self.max_debt) = (rate, burst, max_debt);
         self.division.due = 0;
         self.fill(now, now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX))));
     }
@@ -172,14 +174,15 @@ impl FleetShares {
 
     /// Sets when the bucket is full: then, or as late as may be.
     fn fill(&mut self, now: Nanos, full_at: Nanos) {
-        let debt = self.max_debt.min(LONGEST_DEBT).max(CORRECTION);
+        let each = u64::from(LEAST_BURST.0).saturating_mul(self.gates.len().max(1) as u64);
+        let debt = self.max_debt.min(LONGEST_DEBT).max(CORRECTION).max(self.time_for(each));
         self.full_at = full_at.min(now.saturating_add(self.burst).saturating_add(debt));
     }
 
     /// The content of the bucket in thousandths of a request unit, below zero in debt.
     #[must_use]
     pub fn left(&self, now: Nanos) -> i64 {
-        (self.level(now) * self.per_sec as f64 / NANOS_PER_SEC as f64) as i64
+        (self.level(now) * self.per_sec() / NANOS_PER_SEC as f64) as i64
     }
 
     /// True while gates are held back.
@@ -264,9 +267,10 @@ impl FleetShares {
             self.gates.insert(place, Gate { number: gate, demand: Demand::default(), granted: 0.0 });
             place
         });
+        let most = self.per_sec();
         let demand = &mut self.gates[place].demand;
         let as_of = now.max(demand.as_of);
-        *demand = Demand { per_sec: asked_for.min(self.per_sec as f64).max(demand.at(as_of)), as_of };
+        *demand = Demand { per_sec: asked_for.min(most).max(demand.at(as_of)), as_of };
     }
 
     /// The share of a gate that has just reported, until its next report.
@@ -281,11 +285,11 @@ impl FleetShares {
         let proportion = self.grant(gate, if demand < total { demand / total } else { 1.0 });
         let level = self.level(now);
         let factor = 1.0 + level / CORRECTION.0 as f64;
-        let per_sec = self.per_sec as f64 * proportion * factor.max(0.0) * self.boost;
-        let burst = self.per_sec as f64 * proportion * fraction(self.burst, Nanos::from_secs(1));
+        let nano = self.rate.nano() as f64 * proportion * factor.max(0.0) * self.boost;
+        let burst = self.per_sec() * proportion * fraction(self.burst, Nanos::from_secs(1));
         Share::Part {
             reject_until: reject_until(self.full_at, self.burst),
-            per_sec: (per_sec as u64).max(1),
+            rate: Rate::from_nano(nano as u64).max(Rate::SLOWEST),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
     }
@@ -296,7 +300,7 @@ impl FleetShares {
             self.division.due = due;
             return self.division;
         }
-        let limit = self.per_sec as f64;
+        let limit = self.per_sec();
         let mut most = limit / self.gates.len().max(1) as f64;
         for _ in 0..MOST_ROUNDS {
             let mut less = 0.0;
@@ -332,8 +336,12 @@ impl FleetShares {
 
     /// The time in which so many thousandths of a request unit come in.
     fn time_for(&self, cost: u64) -> Nanos {
-        let time = u128::from(cost) * u128::from(NANOS_PER_SEC) / u128::from(self.per_sec);
-        Nanos(u64::try_from(time).unwrap_or(u64::MAX))
+        Nanos(self.rate.time_for(cost))
+    }
+
+    /// Thousandths of a request unit per second.
+    fn per_sec(&self) -> f64 {
+        self.rate.nano() as f64 / 1e6
     }
 }
 

@@ -20,6 +20,7 @@ pub mod hot_key;
 pub mod latency_ratio;
 pub mod pricing;
 pub mod range;
+pub mod rate;
 pub mod read_cost;
 pub mod rejection_rate;
 pub mod reservations;

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::buckets::{BURST_RANGE, DEBT_RANGE, FEW, bucket, requests};
+use super::buckets::FEW;
 use super::parsers::time;
 use super::raw::Section;
 use super::units::{self, Wrong};
-use crate::limits::{Pattern, Rule, Rules};
+use crate::limits::{Limits, Pattern, Rule, Rules};
+use crate::policy::rate::Rate;
 
 /// Reads every `[[limit]]` of a document.
 pub(super) fn rules(root: &mut Section<'_>) -> Rules {
@@ -40,12 +40,14 @@ fn pattern(text: &str) -> Result<Pattern, Wrong> {
 
 /// A bucket, into which a request for one request unit has to fit.
 fn limits(section: &mut Section<'_>) -> Limits {
-    let quota = section.need("quota", "\"5000 RU/s\"", units::ru_rate).unwrap_or_default();
-    let burst = section.get("burst", time(BURST_RANGE)).unwrap_or(Nanos::from_millis(100));
-    let max_debt = section.get("max_debt", time(DEBT_RANGE)).unwrap_or(Nanos(2 * burst.0));
-    let limits = bucket(quota, burst, max_debt);
-    if section.is_sound() && limits.dearest() < MilliRu::ONE_RU.0 {
-        let takes = Nanos(limits.rate.time_for(MilliRu::ONE_RU.0));
+    let quota = section.need("quota", "\"5000 RU/s\" or \"5/day\"", quota).unwrap_or(Quota::Banned);
+    let burst = section.get("burst", time(BURST_RANGE));
+    let max_debt = section.get("max_debt", time(DEBT_RANGE));
+    let limits = quota.limits(burst, max_debt);
+    if section.is_sound() && quota != Quota::Banned && limits.dearest() < MilliRu::ONE_RU.0.into() {
+        let takes = Nanos(limits.rate.time_for(MilliRu::ONE_RU.0.into()));
+        let burst = Nanos(limits.burst_ns);
+        let max_debt = Nanos(limits.max_debt_ns);
         section.fault(
             "quota",
             format!(
@@ -60,10 +62,14 @@ fn limits(section: &mut Section<'_>) -> Limits {
 /// A warning of limits whose bursts hold only a few request units.
 #[must_use]
 pub fn short_limits(rules: &Rules) -> Vec<String> {
-    let is_short = |rule: &&Rule| requests(&rule.limits, MilliRu::ONE_RU).is_some_and(|count| count < FEW);
+    let is_short = |rule: &&Rule| {
+        let Limits { rate, burst_ns, .. } = rule.limits;
+        let is_meant = rule.limits == Limits::BANNED || burst_ns >= LONG.0;
+        !is_meant && burst_ns.checked_div(rate.time_for(MilliRu::ONE_RU.0.into())).is_some_and(|count| count < FEW)
+    };
     let short: Vec<_> = rules.list().iter().filter(is_short).collect();
     let Some(first) = short.first() else { return Vec::new() };
-    let enough = first.limits.rate.time_for(MilliRu::ONE_RU.saturating_mul(FEW as u32).0);
+    let enough = first.limits.rate.time_for(MilliRu::ONE_RU.saturating_mul(FEW as u32).0.into());
     let pattern = first.pattern.as_str();
     let others = match short.len() - 1 {
         0 => String::new(),
@@ -76,6 +82,77 @@ pub fn short_limits(rules: &Rules) -> Vec<String> {
     )]
 }
 
+/// The burst of a limit of few requests in a long time, as `5/day`, holds what it was written to hold.
+const LONG: Nanos = Nanos::from_secs(60);
+
+/// The quota of a limit, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quota {
+    /// `0`: nothing passes.
+    Banned,
+    Unlimited,
+    /// `5000 RU/s`: thousandths of a request unit per second, of which 100 ms may be saved up.
+    PerSecond(u64),
+    /// `5/day`: thousandths of a request unit in a time, all of which may be saved up.
+    Within(u64, Nanos),
+}
+
+impl Quota {
+    fn limits(self, burst: Option<Nanos>, max_debt: Option<Nanos>) -> Limits {
+        let (rate, burst, max_debt) = match self {
+            Self::Banned => return Limits::BANNED,
+            Self::Unlimited => return Limits::UNLIMITED,
+            Self::PerSecond(milli) => {
+                let burst = burst.unwrap_or(Nanos::from_millis(100));
+                (Rate::per_sec(milli), burst.0, max_debt.unwrap_or(Nanos(2 * burst.0)))
+            }
+            Self::Within(milli, time) => {
+                let rate = Rate::within(milli, time);
+                // All of it, although the rate is rounded down.
+                let burst = burst.map_or(rate.time_for(milli), |burst| burst.0);
+                (rate, burst, max_debt.unwrap_or(Nanos::ZERO))
+            }
+        };
+        Limits { rate, burst_ns: burst, max_debt_ns: max_debt.0 }
+    }
+}
+
+fn quota(text: &str) -> Result<Quota, Wrong> {
+    if text == "0" {
+        return Ok(Quota::Banned);
+    }
+    let wrong = || {
+        "must be a rate, e.g. \"5000 RU/s\" or \"5/day\" (/s, /min, /hour, /day, /week, /month, /year), \"unlimited\", or \"0\" to \
+         refuse everything"
+            .to_owned()
+    };
+    if text == "unlimited" || text.ends_with("RU/s") {
+        return Ok(units::ru_rate(text)?.map_or(Quota::Unlimited, Quota::PerSecond));
+    }
+    let (amount, unit) = text.split_once('/').ok_or_else(wrong)?;
+    let &(.., time) = PERIODS.iter().find(|(names, _)| names.contains(&unit)).ok_or_else(wrong)?;
+    let milli = units::amount(amount.trim_end_matches("RU").trim_end()).map_err(|_| wrong())?;
+    match Rate::within(milli, time) {
+        Rate::NONE => Err("must be above 0; \"0\" alone refuses everything".to_owned()),
+        Rate::FASTEST => Err("must be less than 1000000000 RU/s, or \"unlimited\"".to_owned()),
+        _ => Ok(Quota::Within(milli, time)),
+    }
+}
+
+const DAY: u64 = 86_400;
+/// A month is 30 days.
+const PERIODS: [(&[&str], Nanos); 7] = [
+    (&["s", "sec", "second"], Nanos::from_secs(1)),
+    (&["min", "minute"], Nanos::from_secs(60)),
+    (&["h", "hour"], Nanos::from_secs(3_600)),
+    (&["d", "day"], Nanos::from_secs(DAY)),
+    (&["week"], Nanos::from_secs(7 * DAY)),
+    (&["month"], Nanos::from_secs(30 * DAY)),
+    (&["year"], Nanos::from_secs(365 * DAY)),
+];
+/// The longest is a year; a bucket goes by the time that it takes to fill.
+const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(366 * DAY));
+const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(366 * DAY));
 const MAX_LIMITS: usize = 10_000;
 
 #[cfg(test)]
@@ -115,6 +192,43 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_read_as_users_write_them() {
+        let read = |quota: &str, more: &str| {
+            let text = format!("[[limit]]\nname = \"a\"\nquota = \"{quota}\"\n{more}");
+            parse(&text).map(|rules| rules.list()[0].limits).map_err(|faults| faults.join("\n"))
+        };
+        for (quota, count, secs) in [
+            ("5/day", 5_000, DAY),
+            ("5 RU/day", 5_000, DAY),
+            ("100/min", 100_000, 60),
+            ("100/minute", 100_000, 60),
+            ("7/week", 7_000, 7 * DAY),
+            ("1_000/month", 1_000_000, 30 * DAY),
+            ("10/s", 10_000, 1),
+        ] {
+            let limits = read(quota, "").unwrap();
+            assert_eq!(limits.rate, Rate::within(count, Nanos::from_secs(secs)), "{quota}");
+            assert_eq!((limits.dearest(), limits.max_debt_ns), (count, 0), "{quota}");
+        }
+        assert_eq!(read("0", ""), Ok(Limits::BANNED));
+        let days = read("5/day", "burst = \"7d\"\n").unwrap();
+        assert_eq!((days.burst_ns, days.dearest()), (7 * DAY * 1_000_000_000, 34_999));
+        assert_eq!(read("0.5/hour", "max_debt = \"2h\"\nburst = \"1h\"\n").unwrap().dearest(), 1_499);
+        for (quota, fault) in [
+            ("0/day", "must be above 0"),
+            ("0.5/hour", "would refuse every request"),
+            ("5/fortnight", "must be a rate"),
+            ("/day", "must be a rate"),
+            ("-5/day", "must be a rate"),
+            ("5/day/day", "must be a rate"),
+            ("1000000000/s", "must be less than"),
+            ("0 RU/s", "must be above 0"),
+        ] {
+            assert!(read(quota, "").unwrap_err().contains(fault), "{quota}: {:?}", read(quota, ""));
+        }
+    }
+
+    #[test]
     fn every_fault_of_a_limit_is_reported_with_its_line() {
         let faults = parse(
             "[[limit]]\nquota = \"50\"\n\
@@ -126,13 +240,14 @@ mod tests {
             faults.unwrap_err(),
             [
                 "1: limit[0].name: is missing, e.g. name = \"shop/user=*\"",
-                "2: limit[0].quota = \"50\": must be a rate in request units, e.g. \"5000 RU/s\"",
+                "2: limit[0].quota = \"50\": must be a rate, e.g. \"5000 RU/s\" or \"5/day\" (/s, /min, /hour, /day, /week, \
+                 /month, /year), \"unlimited\", or \"0\" to refuse everything",
                 "4: limit[1].name = \"shop/user=al*\": has a '*' that is not the whole value of an entry; write '*' \
                  itself as %2A",
                 "9: limit[2].qouta = \"1\": unknown key; did you mean quota?",
-                "10: limit[3].quota: is missing, e.g. quota = \"5000 RU/s\"",
+                "10: limit[3].quota: is missing, e.g. quota = \"5000 RU/s\" or \"5/day\"",
                 "11: limit[3].name = \"shop/user=%61\": is taken, on line 7",
-                "12: limit[3].burst = \"1ms\": must be from 4ms to 3600s",
+                "12: limit[3].burst = \"1ms\": must be from 4ms to 31622400s",
             ]
         );
         let never = parse("[[limit]]\nname = \"a\"\nquota = \"3 RU/s\"\n").unwrap_err();

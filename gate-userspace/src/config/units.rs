@@ -17,12 +17,13 @@ const TIME: &[(&str, u64)] = &[
     ("s", 1_000_000_000),
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
 ];
 const SIZE: &[(&str, u64)] = &[("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// A span of time between `min` and `max`, both included: `"100ms"`.
 pub(crate) fn duration(text: &str, min: Nanos, max: Nanos) -> Result<Nanos, Wrong> {
-    let example = "\"100ms\" (ns, us, ms, s, min, h)";
+    let example = "\"100ms\" (ns, us, ms, s, min, h, d)";
     let nanos = quantity(text, TIME, "a time", example)?;
     if (min.0..=max.0).contains(&nanos) {
         return Ok(Nanos(nanos));
@@ -55,6 +56,11 @@ pub(super) fn ru_rate(text: &str) -> Result<Option<u64>, Wrong> {
         1..=Rate::MAX_PER_SEC => Ok(Some(milli_ru)),
         _ => Err(format!("must be at most {} RU/s, or \"unlimited\"", Rate::MAX_PER_SEC / 1_000)),
     }
+}
+
+/// Thousandths of something: `"0.5"`.
+pub(super) fn amount(text: &str) -> Result<u64, Wrong> {
+    quantity(text, &[("", 1_000)], "a number", "\"5\"")
 }
 
 /// Thousandths of events a second, above 0 and at most a billion events: `"2000/s"`.

@@ -44,6 +44,7 @@ use gate_common::token_bucket::debt_ns;
 use gate_common::units::{Fraction, Nanos};
 
 use crate::fleet::gate::grant::Grant;
+use crate::limits::Limits;
 use crate::policy::Tier;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{self, CostSamples, Pricing};
@@ -233,7 +234,9 @@ fn rung(treatment: Treatment) -> u32 {
 /// Holds a tenant to what gate may give out of a limit that it shares, if that is less than its own quota. Returns for how long it
 /// is nothing.
 fn hold_to(state: &mut TenantState, grant: &Grant) -> Nanos {
-    let quota = grant.within(state.quota);
+    let own = Limits::from(state.quota);
+    let held = grant.within(own);
+    let quota = if held == own { state.quota } else { held.to_kernel() };
     if quota != state.quota {
         state.quota = quota;
         state.flags &= !tenant_flags::UNLIMITED;

@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::counters::{Counters, Event};
 use super::descriptor::{Demand, name_of, override_of};
 use super::status::{Verdict, status};
 use crate::dispatcher::{NamedTenants, TenantId};
-use crate::limits::{Charge, Charged, Name, NameError, Refusal, Standing, Table};
+use crate::limits::{Charge, Charged, Limits, Name, NameError, Refusal, Standing, Table};
 
 /// The quotas that requests are decided by.
 #[derive(Debug)]
@@ -155,7 +154,7 @@ impl Quotas {
             }
             let level = plan.tenant.and_then(|tenant| tenants.level(tenant, now));
             if let Some(level) = level {
-                verdict.narrow(Standing::of(level.limits, level.reset));
+                verdict.narrow(Standing::of(level.limits.into(), level.reset));
             } else if plan.tenant.is_none() && is_stale(plan) {
                 // What was taken has been given back since.
                 verdict.replace(self.table.standing(&plan.name, now));

@@ -3,11 +3,10 @@
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use gate_common::token_bucket::{Limits, Rate};
-use gate_common::units::MilliRu;
+use gate_common::units::{MilliRu, Nanos};
 use sha2::{Digest as _, Sha256};
 
-use crate::limits::{Name, NameError};
+use crate::limits::{Limits, Name, NameError};
 
 /// A price, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +50,11 @@ pub(super) fn name_of<'e>(
     Ok((name, true))
 }
 
-/// The limits that a request brings for itself, and their name: so many in a unit of time, and as many at once. A rate below one
-/// in 1,000 s is that. `None` if the unit is not known.
+/// The limits that a request brings for itself, and their name: so many in a unit of time, and as many at once. `None` if the unit is not known.
 pub(super) fn override_of(limit: RateLimitOverride) -> Option<(Limits, String)> {
     let unit = RateLimitUnit::try_from(limit.unit).ok()?;
     let count = limit.requests_per_unit;
-    let secs = seconds(unit)?;
-    let milli = u64::from(count) * 1_000 / secs;
-    let rate = Rate::per_sec(milli);
-    let burst_ns = u64::from(count).saturating_mul(rate.time_for(MilliRu::ONE_RU.0));
-    let limits = Limits { rate, burst_ns, max_debt_ns: 0 };
+    let limits = Limits::requests_in(count.into(), Nanos::from_secs(seconds(unit)?));
     Some((limits, format!("{count}/{}", unit.as_str_name())))
 }
 
@@ -126,6 +120,8 @@ mod tests {
         let (limits, name) = of(10, RateLimitUnit::Minute).unwrap();
         assert_eq!((limits.dearest() / 1_000, name.as_str()), (10, "10/MINUTE"));
         assert_eq!(limits.rate.units_per_sec(), Some(166));
+        let (daily, _) = of(5, RateLimitUnit::Day).unwrap();
+        assert_eq!((daily.dearest(), daily.rate.nano()), (5_000, 57_870));
         let (none, _) = of(0, RateLimitUnit::Second).unwrap();
         assert_eq!(none.dearest(), 0);
         assert_eq!(of(1, RateLimitUnit::Unknown), None);

@@ -14,10 +14,9 @@
 
 use std::collections::HashMap;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
-use crate::limits::{Assigned, Name};
+use crate::limits::{Assigned, Limits, Name};
 use crate::policy::reservations::{FLOOR, divide};
 
 /// A stream, by a number that no other had.

@@ -5,10 +5,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
     Code, DescriptorStatus, RateLimit,
 };
 use envoy_types::pb::google::protobuf::Duration;
-use gate_common::token_bucket::Rate;
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use crate::limits::Standing;
+use crate::policy::rate::Rate;
 
 /// The verdict on one descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,12 +60,16 @@ pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
 
 /// A rate as a whole number of requests in the shortest unit that holds it to one part in a hundred, else in the longest.
 fn limit(rate: Rate) -> Option<RateLimit> {
-    let milli = u128::from(rate.units_per_sec()?);
+    if rate == Rate::UNLIMITED {
+        return None;
+    }
+    // A rate is rounded down to a billionth of a request unit per second: within a month, to less than a thousandth.
+    let per = |secs: u128| (u128::from(rate.nano()) * secs).div_ceil(1_000_000);
     let (unit, per_unit) = UNITS
         .into_iter()
-        .map(|(unit, secs)| (unit, milli * secs))
+        .map(|(unit, secs)| (unit, per(secs)))
         .find(|&(_, per_unit)| per_unit >= 100_000 || (per_unit >= 1_000 && per_unit % 1_000 == 0))
-        .unwrap_or((Unit::Day, milli * 86_400));
+        .unwrap_or((Unit::Month, per(MONTH_SECS)));
     let requests_per_unit = u32::try_from(per_unit / 1_000).unwrap_or(u32::MAX);
     Some(RateLimit { requests_per_unit, unit: unit as i32, ..RateLimit::default() })
 }
@@ -79,8 +83,14 @@ fn whole_seconds(time: Nanos) -> Duration {
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
-const UNITS: [(Unit, u128); 4] =
-    [(Unit::Second, 1), (Unit::Minute, 60), (Unit::Hour, 3_600), (Unit::Day, 86_400)];
+const UNITS: [(Unit, u128); 5] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3_600),
+    (Unit::Day, 86_400),
+    (Unit::Month, MONTH_SECS),
+];
+const MONTH_SECS: u128 = 30 * 86_400;
 
 #[cfg(test)]
 mod tests {
@@ -94,10 +104,20 @@ mod tests {
             (1_500, 90, Unit::Minute),
             (100, 6, Unit::Minute),
             (333, 1_198, Unit::Hour),
-            (1, 86, Unit::Day),
+            (1, 2_592, Unit::Month),
         ] {
             let limit = limit(Rate::per_sec(milli)).unwrap();
             assert_eq!((limit.requests_per_unit, limit.unit), (requests, unit as i32), "{milli}");
+        }
+        for (count, secs, requests, unit) in [
+            (5, 86_400, 5, Unit::Day),
+            (100, 86_400, 100, Unit::Day),
+            (10, 3_600, 10, Unit::Hour),
+            (5, 30 * 86_400, 5, Unit::Month),
+            (0, 1, 0, Unit::Month),
+        ] {
+            let limit = limit(Rate::within(count * 1_000, Nanos::from_secs(secs))).unwrap();
+            assert_eq!((limit.requests_per_unit, limit.unit), (requests, unit as i32), "{count} in {secs} s");
         }
         assert_eq!(limit(Rate::UNLIMITED), None);
     }

@@ -19,7 +19,6 @@ use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
 use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
 use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use envoy_types::pb::google::protobuf::{Duration, UInt32Value};
-use gate_common::token_bucket::{Limits, Rate};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
@@ -31,7 +30,8 @@ use super::decide::Quotas;
 use super::descriptor::{name_of, price};
 use super::shares::{Action, AllShares, Shares, StreamId, Tokens, Usage, Whole};
 use crate::clock;
-use crate::limits::{Charge, Name, Reserved};
+use crate::limits::{Charge, Limits, Name, Reserved};
+use crate::policy::rate::Rate;
 
 /// `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`.
 #[derive(Debug)]
@@ -381,8 +381,7 @@ fn assigned(action: Action) -> Assigned {
 
 /// A part of a limit that gates share, within gate's own.
 fn part_of(own: Limits, per_sec: u64, burst: Nanos) -> Limits {
-    let per_sec = own.rate.units_per_sec().map_or(per_sec, |own| own.min(per_sec));
-    let rate = Rate::per_sec(per_sec.clamp(Rate::MIN_PER_SEC, Rate::MAX_PER_SEC));
+    let rate = own.rate.min(Rate::per_sec(per_sec));
     Limits { rate, burst_ns: own.burst_ns.min(burst.0), ..own }
 }
 

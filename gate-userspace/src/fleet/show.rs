@@ -8,7 +8,7 @@ use tonic::transport::{Channel, ClientTlsConfig};
 use tonic::{Response, Status};
 
 use super::endpoint::{endpoint, with_causes};
-use super::wire::{MAX_MESSAGE, QuotaClient, ResetReply, ResetRequest, ShowReply, ShowRequest};
+use super::wire::{MAX_MESSAGE, QuotaClient, ResetReply, ResetRequest, ShowReply, ShowRequest, decoded};
 
 /// The accounts of an owner, and its gates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -141,7 +141,7 @@ impl From<ShowReply> for Shown {
         let account = |account: super::wire::Account| Account {
             name: account.name,
             rule: account.rule,
-            per_sec_ru: ru(account.per_sec),
+            per_sec_ru: decoded(account.per_sec, account.nano_per_sec).nano() as f64 / 1e9,
             left_ru: account.level as f64 / 1e3,
             is_held_back: account.held_back,
             charged_ru: ru(account.charged),

@@ -4,10 +4,10 @@ mod absent;
 mod messages;
 mod moves;
 mod reserved;
+mod slow;
 
 use std::sync::Arc;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use proptest::prelude::*;
 
@@ -17,8 +17,9 @@ use super::owner::accounts::Accounts;
 use super::owner::counters::{Counters, Event};
 use super::owner::session::{Fault, Session};
 use super::wire::{Answer, Introduction, Report, Welcome};
-use crate::limits::{Name, Pattern, Rule, Rules};
+use crate::limits::{Limits, Name, Pattern, Rule, Rules};
 use crate::policy::fleet_share::Share;
+use crate::policy::rate::Rate;
 
 mod names;
 
@@ -108,13 +109,18 @@ fn the_whole_is_granted_below_the_limit_and_a_part_above_it() {
     assert_eq!(book.grant(line, at(0)), None, "no owner has said anything");
     book.count(line, at(0), 20_000, 0);
     exchange(&mut book, &mut owner, at(100));
-    let whole = Grant { per_sec: LIMIT, burst: 100_000, max_debt: 3_600 * LIMIT, reject_for: Nanos::ZERO };
+    let whole = Grant {
+        rate: Rate::per_sec(LIMIT),
+        burst: 100_000,
+        max_debt: 3_600 * LIMIT,
+        reject_for: Nanos::ZERO,
+    };
     assert_eq!(book.grant(line, at(100)), Some(whole));
     book.count(line, at(0), 200_000, 300_000);
     exchange(&mut book, &mut owner, at(200));
     let part = book.grant(line, at(200)).unwrap();
     // 75 RU are owed, which smaller parts pay within 200 ms.
-    assert_eq!(part, Grant { per_sec: 625_000, ..whole });
+    assert_eq!(part, Grant { rate: Rate::per_sec(625_000), ..whole });
     assert_eq!(owner.charged("acme"), (220_000, 300_000));
 }
 
@@ -135,7 +141,7 @@ fn who_has_a_part_reports_until_it_has_the_whole_again() {
     }
     // Held back for 10 s after the bucket was last less than half full.
     assert!((100..115).contains(&reported), "{reported}");
-    assert_eq!(book.grant(line, at(19_900)).map(|grant| grant.per_sec), Some(LIMIT));
+    assert_eq!(book.grant(line, at(19_900)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
 }
 
 #[test]
@@ -147,10 +153,14 @@ fn a_lost_owner_leaves_each_gate_its_part() {
         book.count(line, at(0), 20_000, 0);
         exchange(&mut book, &mut owner, at(100));
         let kept = at(100).saturating_add(Nanos(TICK.0 * KEPT));
-        assert_eq!(book.grant(line, kept).map(|grant| grant.per_sec), Some(LIMIT));
+        assert_eq!(book.grant(line, kept).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
         let lost = kept.saturating_add(Nanos(1));
         assert!(book.has_lost(0, lost));
-        assert_eq!(book.grant(line, lost).map(|grant| grant.per_sec), expected, "{on_lost:?}");
+        assert_eq!(
+            book.grant(line, lost).and_then(|grant| grant.rate.units_per_sec()),
+            expected,
+            "{on_lost:?}"
+        );
     }
 }
 
@@ -167,7 +177,7 @@ fn names_without_a_rule_are_the_gates_own_affair() {
     owner.accounts.follow(at(150), rules(&["acme", "initech"]));
     book.count(line, at(0), 1_000, 0);
     exchange(&mut book, &mut owner, at(200));
-    assert_eq!(book.grant(line, at(200)).map(|grant| grant.per_sec), Some(LIMIT));
+    assert_eq!(book.grant(line, at(200)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
     assert_eq!(owner.charged("initech"), (0, 0), "it was given out without a limit");
     book.count(line, at(200), 1_000, 0);
     exchange(&mut book, &mut owner, at(300));
@@ -186,7 +196,7 @@ fn other_limits_hold_from_the_next_report_on() {
     other.add(Rule { pattern: Pattern::parse("acme").unwrap(), limits }).unwrap();
     owner.accounts.follow(at(150), other);
     exchange(&mut book, &mut owner, at(200));
-    assert_eq!(book.grant(line, at(200)).map(|grant| grant.per_sec), Some(2 * LIMIT));
+    assert_eq!(book.grant(line, at(200)).and_then(|grant| grant.rate.units_per_sec()), Some(2 * LIMIT));
     owner.accounts.follow(at(250), Rules::default());
     exchange(&mut book, &mut owner, at(300));
     assert_eq!(book.grant(line, at(300)), None, "no rule fits it any more");

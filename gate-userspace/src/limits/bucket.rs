@@ -1,7 +1,10 @@
 //! The bucket of one name.
 
-use gate_common::token_bucket::{Limits, Rate, Take, at_another_rate, refund, settle, take};
-use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
+use gate_common::token_bucket::{Take, refund, take_time};
+use gate_common::units::{MilliRu, Nanos};
+
+use super::quota::Limits;
+use crate::policy::rate::Rate;
 
 /// The bucket of a name here, set from outside: its share of a quota that several gates share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +31,9 @@ impl Standing {
     #[must_use]
     pub fn of(limits: Limits, reset: Nanos) -> Self {
         let held = limits.burst_ns.saturating_sub(reset.0);
-        let remaining = limits.rate.units_per_sec().map_or(u64::MAX, |per_sec| {
-            // To the nearest: the price of each charge was rounded up to a nanosecond.
-            let units = u128::from(held) * u128::from(per_sec) + u128::from(NANOS_PER_SEC / 2);
-            let units = units / u128::from(NANOS_PER_SEC);
-            u64::try_from(units).unwrap_or(u64::MAX)
-        });
+        // To the nearest: the price of each charge was rounded up to a nanosecond.
+        let half = limits.rate.time_for(1) / 2;
+        let remaining = limits.rate.amount_in(held.saturating_add(half));
         Self { limits, remaining, reset }
     }
 }
@@ -50,16 +50,14 @@ pub enum Refusal {
 /// A part of limits, one of so many: of the rate, and of the burst at least one request unit. What was the dearest request still is, while the
 /// bucket is full.
 pub(super) fn divided(limits: Limits, by: u32) -> Limits {
-    let Some(per_sec) = limits.rate.units_per_sec().filter(|_| by > 1) else { return limits };
-    let amount = |nanos: u64| u128::from(nanos) * u128::from(per_sec) / u128::from(NANOS_PER_SEC);
-    let burst = amount(limits.burst_ns);
-    let part = (burst / u128::from(by)).max(u128::from(MilliRu::ONE_RU.0)).min(burst);
-    let dearest = burst + amount(limits.max_debt_ns);
-    let per_sec = (per_sec / u64::from(by)).max(1);
-    let time_for = |amount: u128| {
-        u64::try_from(amount * u128::from(NANOS_PER_SEC) / u128::from(per_sec)).unwrap_or(u64::MAX)
-    };
-    Limits { rate: Rate::per_sec(per_sec), burst_ns: time_for(part), max_debt_ns: time_for(dearest - part) }
+    if by <= 1 || limits.rate == Rate::UNLIMITED {
+        return limits;
+    }
+    let burst = limits.rate.amount_in(limits.burst_ns);
+    let part = (burst / u64::from(by)).max(u64::from(MilliRu::ONE_RU.0)).min(burst);
+    let rate = limits.rate.part(by.into());
+    let rest = limits.dearest().saturating_sub(part);
+    Limits { rate, burst_ns: rate.time_for(part), max_debt_ns: rate.time_for(rest) }
 }
 
 /// A bucket: its word, its limits, and the refusals that were decided from outside.
@@ -85,7 +83,8 @@ impl Bucket {
         if now < self.reject_until && cost != MilliRu::ZERO {
             return Err(Refusal::Until(self.reject_until.saturating_sub(now)));
         }
-        match take(self.tat, now.0, cost.0, &self.limits) {
+        let Limits { rate, burst_ns, max_debt_ns } = self.limits;
+        match take_time(self.tat, now.0, rate.time_for(cost.0.into()), burst_ns, max_debt_ns) {
             Take::Admit { tat } => Ok(tat),
             Take::Refuse { wait_ns } => Err(Refusal::Until(Nanos(wait_ns))),
             Take::TooLarge => Err(Refusal::TooLarge),
@@ -93,17 +92,21 @@ impl Bucket {
     }
 
     pub(super) fn give_back(&mut self, cost: MilliRu) {
-        self.tat = refund(self.tat, self.limits.rate.time_for(cost.0));
+        self.tat = refund(self.tat, self.limits.rate.time_for(cost.0.into()));
     }
 
     pub(super) fn settle(&mut self, cost: MilliRu, now: Nanos) {
-        self.tat = settle(self.tat, now.0, cost.0, &self.limits);
+        let Limits { rate, burst_ns, max_debt_ns } = self.limits;
+        let start = self.tat.max(now.0);
+        let most = now.0.saturating_add(burst_ns).saturating_add(max_debt_ns);
+        // A word that is past the most already (the burst was lowered) keeps its debt.
+        self.tat = start.saturating_add(rate.time_for(cost.0.into())).min(most.max(start));
     }
 
     /// Sets another share; what has been taken is still out.
     pub(super) fn set(&mut self, share: Share, now: Nanos) {
         if share.limits.rate != self.limits.rate {
-            self.tat = at_another_rate(self.tat, now.0, self.limits.rate, share.limits.rate);
+            self.tat = at_another_rate(self.tat, now, self.limits.rate, share.limits.rate);
         }
         self.limits = share.limits;
         self.reject_until = share.reject_until;
@@ -111,9 +114,10 @@ impl Bucket {
 
     /// Has it hold so many thousandths of a request unit, up to its burst.
     pub(super) fn set_left(&mut self, left: u64, now: Nanos) {
-        let Some(per_sec) = self.limits.rate.units_per_sec() else { return };
-        let time = u128::from(left) * u128::from(NANOS_PER_SEC) / u128::from(per_sec.max(1));
-        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        if self.limits.rate == Rate::UNLIMITED {
+            return;
+        }
+        let time = self.limits.rate.time_for(left);
         self.tat = now.0.saturating_add(self.limits.burst_ns.saturating_sub(time));
     }
 
@@ -130,4 +134,13 @@ impl Bucket {
         }
         standing
     }
+}
+
+/// The word of a bucket that from now on fills at another rate: what has been taken out of it is still out.
+fn at_another_rate(tat: u64, now: Nanos, from: Rate, to: Rate) -> u64 {
+    if from == Rate::UNLIMITED || to == Rate::UNLIMITED {
+        return tat.min(now.0);
+    }
+    let out = from.amount_in(tat.saturating_sub(now.0));
+    if out == 0 { tat.min(now.0) } else { now.0.saturating_add(to.time_for(out)) }
 }

@@ -2,6 +2,7 @@
 //!
 //! - `name`: a name's parts and its one spelling.
 //! - `pattern`: names in which a `*` stands for any value.
+//! - `quota`: the limits of a bucket.
 //! - `rules`: patterns and their limits, and the one that holds for a name.
 //! - `reservations`: the names that are also assigned to Envoys, where gates share them.
 //! - `table`: the buckets of the names that are in use; `bucket` is one of them, `shard` those under one lock.
@@ -11,6 +12,7 @@
 mod bucket;
 mod name;
 mod pattern;
+mod quota;
 mod reservations;
 mod rules;
 mod shard;
@@ -19,6 +21,7 @@ mod table;
 pub use bucket::{Refusal, Share, Standing};
 pub use name::{Name, NameError};
 pub use pattern::Pattern;
+pub use quota::Limits;
 pub use reservations::{Assigned, Reservations, Reserved};
 pub use rules::{Rule, Rules, Taken};
 pub use shard::{Change, Counts};

@@ -6,11 +6,10 @@
 
 use std::collections::HashMap;
 
-use foldhash::quality::RandomState;
-use gate_common::token_bucket::Limits;
-
 use super::name::Name;
 use super::pattern::Pattern;
+use super::quota::Limits;
+use foldhash::quality::RandomState;
 
 /// A pattern and the limits of each name that it fits.
 #[derive(Clone, Debug, PartialEq, Eq)]

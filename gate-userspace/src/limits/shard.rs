@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use slab::Slab;
 
 use super::bucket::{Bucket, Share, Standing};
 use super::name::Name;
+use super::quota::Limits;
 
 /// The charges, returns and refusals of a name, in thousandths of a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::quality::RandomState;
-use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::bucket::{Refusal, Share, Standing, divided};
 use super::name::Name;
+use super::quota::Limits;
 use super::reservations::Reservations;
 use super::rules::Rules;
 use super::shard::{Change, Counts, Entry, Origin, Shard};

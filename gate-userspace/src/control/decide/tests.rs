@@ -9,6 +9,7 @@ use gate_common::units::Multiplier;
 use super::*;
 use crate::policy::cost_model::{self, Prices, Shape};
 use crate::policy::latency_ratio::{self, LatencyRatio};
+use crate::policy::rate::Rate;
 
 const NOW: Nanos = Nanos::from_secs(1_000);
 const TICK: Nanos = Nanos::from_millis(100);
@@ -75,7 +76,12 @@ fn staying_away_never_refuses_what_the_bucket_admits() {
 
 #[test]
 fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
-    let grant = |per_sec, burst| Grant { per_sec, burst, max_debt: 200_000, reject_for: Nanos::ZERO };
+    let grant = |per_sec, burst| Grant {
+        rate: Rate::per_sec(per_sec),
+        burst,
+        max_debt: 200_000,
+        reject_for: Nanos::ZERO,
+    };
     let quota = Limits::new(1_000_000, BURST);
     for (grant, expected) in [
         (grant(2_000_000, 100_000), quota),
@@ -99,7 +105,7 @@ fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
 #[test]
 fn a_part_next_to_nothing_makes_nobody_deep_in_debt() {
     let rules = Rules { tcp_in_debt: TcpAction::DropData, ..rules(false) };
-    let grant = Grant { per_sec: 1, burst: 1_000, max_debt: 1_000, reject_for: Nanos::ZERO };
+    let grant = Grant { rate: Rate::per_sec(1), burst: 1_000, max_debt: 1_000, reject_for: Nanos::ZERO };
     let tenant = TenantSnapshot { asked_mru: 2_000, grant: Some(grant), ..TenantSnapshot::default() };
     let mut states = [TenantState { quota: Limits::new(1_000_000, BURST), ..TenantState::default() }];
     let mut memory = Memory { debts: vec![DeepDebt::default()], ..Memory::default() };

@@ -19,11 +19,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
-use super::grant::{Grant, scaled};
+use super::grant::Grant;
 use super::link::{Entry, Handover, Link, Unfit};
-use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, value};
+use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, decoded, value};
 use crate::limits::Name;
 use crate::policy::fleet_share::{LONGEST_DEBT, reject_until};
+use crate::policy::rate::Rate;
 use crate::policy::reservations::Wanted;
 
 /// The quota of a limit whose owner is lost.
@@ -120,7 +121,7 @@ struct Left {
 
 #[derive(Clone, Copy, Debug)]
 struct Limited {
-    per_sec: u64,
+    rate: Rate,
     burst: u64,
     reject_until: Nanos,
 }
@@ -267,19 +268,18 @@ impl Book {
         let line = self.lines.get(line as usize)?;
         let limit = line.answer.limit?;
         let link = self.links.get(&line.owner?)?;
-        let [burst, max_debt] =
-            [limit.burst_us, limit.max_debt_us].map(|micros| scaled(micros, limit.per_sec, 1_000_000));
-        let whole = Grant { per_sec: limit.per_sec, burst, max_debt, reject_for: Nanos::ZERO };
+        let [burst, max_debt] = [limit.burst_us, limit.max_debt_us].map(|micros| limit.amount_in(micros));
+        let whole = Grant { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO };
         if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
-            let part = whole.part((limit.per_sec / gates).max(1), burst / gates);
+            let part = whole.part(limit.rate().part(gates), burst / gates);
             return (self.settings.on_lost == OnLost::Share).then_some(part);
         }
         let Some(limited) = line.answer.limited else {
             return Some(self.part_of_left(line, whole).unwrap_or(whole));
         };
         let reject_for = limited.reject_until.saturating_sub(now);
-        Some(Grant { reject_for, ..whole.part(limited.per_sec, limited.burst) })
+        Some(Grant { reject_for, ..whole.part(limited.rate.min(limit.rate_of_share()), limited.burst) })
     }
 
     /// True if an owner has not answered for too long.
@@ -423,7 +423,7 @@ impl Book {
             let per_sec = value(&answer.per_sec, place);
             line.answer.is_known = true;
             line.answer.limited = (per_sec > 0).then(|| Limited {
-                per_sec,
+                rate: decoded(per_sec, value(&answer.nano_per_sec, place)),
                 burst: value(&answer.burst_ru, place).saturating_mul(MilliRu::ONE_RU.0.into()),
                 reject_until: reject_until(full_at, burst),
             });

@@ -191,7 +191,7 @@ impl Link {
     pub(super) fn answer(&mut self, now: Nanos, answer: &Answer) -> Result<Vec<Entry>, Unfit> {
         let outstanding = self.outstanding.take_if(|outstanding| {
             let len = outstanding.entries.len();
-            let columns = [&answer.per_sec, &answer.burst_ru, &answer.full_in_ms];
+            let columns = [&answer.per_sec, &answer.burst_ru, &answer.full_in_ms, &answer.nano_per_sec];
             outstanding.report.number == answer.number && columns.into_iter().all(|column| fits(column, len))
         });
         let outstanding = outstanding.ok_or(Unfit)?;

@@ -15,12 +15,11 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::FixedState;
-use gate_common::token_bucket::Limits;
-use gate_common::units::{NANOS_PER_SEC, Nanos};
+use gate_common::units::Nanos;
 
 use super::counters::{Counters, Event};
 use super::room::Room;
-use crate::limits::{Name, Rules};
+use crate::limits::{Limits, Name, Rules};
 use crate::policy::fleet_share::{FleetShares, Share, Used};
 use crate::policy::reservations::Reservations;
 
@@ -101,7 +100,7 @@ impl Account {
 
 impl State {
     fn new(limits: Limits, limited_since: u64) -> Self {
-        let shares = FleetShares::new(per_sec(&limits), Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
+        let shares = FleetShares::new(limits.rate, Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
         Self {
             shares,
             reservations: Reservations::default(),
@@ -118,7 +117,7 @@ impl State {
         match limits {
             Some(limits) if self.limits != Some(limits) => {
                 let max_debt = Nanos(limits.max_debt_ns);
-                self.shares.change(now, per_sec(&limits), Nanos(limits.burst_ns), max_debt);
+                self.shares.change(now, limits.rate, Nanos(limits.burst_ns), max_debt);
                 if self.limits.is_none() {
                     self.limited_since = generation;
                 }
@@ -140,7 +139,7 @@ impl State {
         if returned > 0 {
             self.shares.give_back(now, returned);
         }
-        let most = amount_in(&limits, limits.burst_ns.saturating_add(limits.max_debt_ns));
+        let most = limits.dearest();
         self.returnable = (self.returnable - returned).saturating_add(debt.charged).min(most);
         self.shares.report(gate, now, debt);
     }
@@ -317,15 +316,9 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rate of limits, in thousandths of a request unit per second.
+/// The rate of limits, in thousandths of a request unit per second, rounded down.
 pub(super) fn per_sec(limits: &Limits) -> u64 {
-    limits.rate.units_per_sec().unwrap_or(gate_common::token_bucket::Rate::MAX_PER_SEC)
-}
-
-/// So much of a limit comes in within a time, in thousandths of a request unit.
-fn amount_in(limits: &Limits, nanos: u64) -> u64 {
-    let amount = u128::from(per_sec(limits)) * u128::from(nanos) / u128::from(NANOS_PER_SEC);
-    u64::try_from(amount).unwrap_or(u64::MAX)
+    limits.rate.nano() / 1_000_000
 }
 
 /// The memory that an account takes with a name of usual length, and with it one gate's handle, in bytes.

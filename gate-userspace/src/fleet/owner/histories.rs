@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::Nanos;
 use proptest::prelude::*;
 
@@ -12,7 +11,7 @@ use super::counters::Counters;
 use super::gates::{Comer, Gates, SESSION_KEPT};
 use super::session::Session;
 use crate::fleet::wire::{Introduction, Report, value};
-use crate::limits::{Name, Pattern, Rule, Rules};
+use crate::limits::{Limits, Name, Pattern, Rule, Rules};
 use crate::policy::fleet_share::CORRECTION;
 
 /// Thousandths of a request unit per second, and the burst and the debt that a limit has by default.

@@ -22,7 +22,7 @@ use super::session::Session;
 use crate::clock;
 use crate::fleet::wire::{
     Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, ResetReply, ResetRequest,
-    Share, ShowReply, ShowRequest, VERSION, Welcome,
+    Share, ShowReply, ShowRequest, VERSION, Welcome, encoded,
 };
 use crate::limits::Name;
 
@@ -159,7 +159,8 @@ impl Owner {
             Account {
                 name: account.name.as_str().to_owned(),
                 rule: rule.unwrap_or_default(),
-                per_sec: state.limits.map_or(0, |limits| super::accounts::per_sec(&limits)),
+                per_sec: state.limits.map_or(0, |limits| encoded(limits.rate).0),
+                nano_per_sec: state.limits.map_or(0, |limits| encoded(limits.rate).1),
                 burst_us: state.limits.map_or(0, |limits| limits.burst_ns / 1_000),
                 level: state.shares.left(now),
                 held_back: state.shares.is_held_back(now),

@@ -8,10 +8,12 @@ use super::accounts::{Account, Accounts, Without, per_sec};
 use super::counters::{Counters, Event};
 use super::room::Footprint;
 use crate::fleet::wire::{
-    Answer, Introduction, Limit, MOST_ENTRIES, Report, Reservation, Reserved, column, fits, unpack, value,
+    Answer, Introduction, Limit, MOST_ENTRIES, Report, Reservation, Reserved, column, encoded, fits, unpack,
+    value,
 };
 use crate::limits::Name;
 use crate::policy::fleet_share::{Share, Used};
+use crate::policy::rate::Rate;
 use crate::policy::reservations::Wanted;
 
 /// A gate's session with this owner. It outlives its streams.
@@ -352,26 +354,22 @@ impl Session {
         let Some(limits) = account.and_then(|account| account.lock().limits) else {
             return Limit { handle, ..Limit::default() };
         };
-        Limit {
-            handle,
-            per_sec: per_sec(&limits),
-            burst_us: limits.burst_ns / 1_000,
-            max_debt_us: limits.max_debt_ns / 1_000,
-        }
+        Limit::of(handle, limits)
     }
 }
 
 /// The answer to a report: each handle's share, and the time until its bucket is full.
 fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
-    let part = |of: fn(u64, u64) -> u64| {
+    let part = |of: fn(Rate, u64) -> u64| {
         column(shares.iter().map(|(share, _)| match share {
             Share::Whole => 0,
-            Share::Part { per_sec, burst, .. } => of(*per_sec, *burst),
+            Share::Part { rate, burst, .. } => of(*rate, *burst),
         }))
     };
     Answer {
         number,
-        per_sec: part(|per_sec, _| per_sec),
+        per_sec: part(|rate, _| encoded(rate).0),
+        nano_per_sec: part(|rate, _| encoded(rate).1),
         burst_ru: part(|_, burst| burst.div_ceil(MilliRu::ONE_RU.0.into())),
         full_in_ms: column(shares.iter().map(|(_, full_in)| full_in.0.div_ceil(1_000_000))),
         ..Answer::default()

@@ -26,7 +26,7 @@ fn what_was_given_out_without_a_limit_is_no_debt_of_it() {
     // Its gate has not heard of that.
     book.count(line, at(8_000), LIMIT / 5, 0);
     exchange(&mut book, &mut owner, at(8_050));
-    assert_eq!(book.grant(line, at(8_050)).map(|grant| grant.per_sec), Some(LIMIT));
+    assert_eq!(book.grant(line, at(8_050)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
     assert_eq!(owner.charged("acme"), (20_000, 0));
 }
 
@@ -47,11 +47,11 @@ fn an_owner_that_knows_no_limits_is_taken_for_lost() {
         exchange(&mut book, &mut heir, at(tick * 100));
     }
     assert!(book.has_lost(0, at(900)));
-    assert_eq!(book.grant(line, at(900)).map(|grant| grant.per_sec), Some(LIMIT / 4));
+    assert_eq!(book.grant(line, at(900)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT / 4));
     heir.accounts.follow(at(950), rules(&["acme"]));
     book.count(line, at(950), 1_000, 0);
     exchange(&mut book, &mut heir, at(1_000));
-    assert_eq!(book.grant(line, at(1_000)).map(|grant| grant.per_sec), Some(LIMIT));
+    assert_eq!(book.grant(line, at(1_000)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn limits_that_change_are_told_in_pages_that_fit() {
     assert_eq!(listed, NAMES);
     for user in [0, NAMES - 1] {
         let line = book.line(&name(&format!("shop/user={user}")));
-        assert_eq!(book.grant(line, now).map(|grant| grant.per_sec), Some(2 * LIMIT));
+        assert_eq!(book.grant(line, now).and_then(|grant| grant.rate.units_per_sec()), Some(2 * LIMIT));
     }
 }
 

@@ -34,7 +34,7 @@ fn columns_of_zeros_are_left_out() {
         assert!(answer.per_sec.is_empty() && answer.burst_ru.is_empty(), "{answer:?}");
         assert_eq!(answer.full_in_ms.is_empty(), charged == 0);
         book.answer(0, at(millis), &answer).unwrap();
-        assert_eq!(book.grant(line, at(millis)).map(|grant| grant.per_sec), Some(LIMIT));
+        assert_eq!(book.grant(line, at(millis)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
     }
     assert_eq!(owner.charged("acme"), (1_000, 3_000));
     book.count(line, at(300), 1_000, 0);

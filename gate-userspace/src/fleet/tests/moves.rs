@@ -75,10 +75,14 @@ fn charges_without_an_owner_are_not_owed_to_the_next_one() {
     // One of four gates: its part is 250 RU/s.
     for tick in 2..=30 {
         book.count(line, at(tick * 100), 25_000, 10_000);
-        assert!(tick < 5 || book.grant(line, at(tick * 100)).unwrap().per_sec == LIMIT / 4);
+        assert!(tick < 5 || book.grant(line, at(tick * 100)).unwrap().rate == Rate::per_sec(LIMIT / 4));
     }
     follow(&mut book, at(3_000), &["b"], 9);
-    assert_eq!(book.grant(line, at(3_000)).unwrap().per_sec, LIMIT / 4, "until the new owner answers");
+    assert_eq!(
+        book.grant(line, at(3_000)).unwrap().rate.units_per_sec(),
+        Some(LIMIT / 4),
+        "until the new owner answers"
+    );
     let mut heir = Owner::new();
     exchange_with(&mut book, 1, &mut heir, at(3_100));
     assert_eq!(heir.charged("acme"), (25_000, 10_000), "one tick's worth");

@@ -47,6 +47,13 @@ impl Gate {
         self.names.exchange(&mut self.book, times);
     }
 
+    /// Meets an owner that has started anew, as its address is the same.
+    pub(super) fn restart(&mut self, owner: &mut Owner, now: Nanos) {
+        let resumed = self.book.resume(0, &Welcome::default(), 8);
+        assert_eq!(resumed, Resumed::Anew);
+        self.tick(owner, now);
+    }
+
     pub(super) fn rate(&self, of: &Name, now: Nanos) -> Option<u64> {
         self.table.standing(of, now).unwrap().limits.rate.units_per_sec()
     }

@@ -121,6 +121,9 @@ pub struct Answer {
     /// True if this owner knows no limits: it decides nothing, and what was charged counts nowhere.
     #[prost(bool, tag = "10")]
     pub without_limits: bool,
+    /// A column: the rate of a slow share in billionths of a request unit per second; 0 where the column above says it.
+    #[prost(uint64, repeated, tag = "11")]
+    pub nano_per_sec: ::prost::alloc::vec::Vec<u64>,
 }
 /// The part of a limit that a gate may assign to its Envoys until its next report.
 #[allow(clippy::all)]
@@ -157,6 +160,9 @@ pub struct Limit {
     pub burst_us: u64,
     #[prost(uint64, tag = "4")]
     pub max_debt_us: u64,
+    /// The rate in billionths of a request unit per second, if it is no whole number of thousandths; 0 where per_sec says it.
+    #[prost(uint64, tag = "5")]
+    pub nano_per_sec: u64,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -241,6 +247,9 @@ pub struct Account {
     pub refused: u64,
     #[prost(message, repeated, tag = "9")]
     pub shares: ::prost::alloc::vec::Vec<Share>,
+    /// As of a limit.
+    #[prost(uint64, tag = "10")]
+    pub nano_per_sec: u64,
 }
 /// A gate's share of a limit.
 #[allow(clippy::all)]

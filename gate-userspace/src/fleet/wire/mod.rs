@@ -13,6 +13,7 @@
 mod generated;
 mod columns;
 mod handles;
+mod rates;
 
 pub use columns::{column, common_unit};
 pub(crate) use columns::{fits, value};
@@ -22,6 +23,7 @@ pub(crate) use generated::{Account, Counter, Gate, Share, ShowReply, ShowRequest
 pub use generated::{Answer, Hello, Introduction, Limit, Report, Reservation, Reserved, Welcome};
 pub(crate) use generated::{ResetReply, ResetRequest};
 pub(crate) use handles::{pack, unpack};
+pub(crate) use rates::{decoded, encoded};
 
 /// The version of the messages' meaning. An owner and a gate of different versions do not talk.
 pub const VERSION: u32 = 2;

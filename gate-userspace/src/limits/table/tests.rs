@@ -1,6 +1,5 @@
 use std::collections::HashMap;
 
-use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 use proptest::prelude::*;
 

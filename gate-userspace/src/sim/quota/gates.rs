@@ -9,6 +9,7 @@ use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 use super::{Algorithm, Setup};
 use crate::policy::fixed_window::FixedWindow;
 use crate::policy::fleet_share::{FleetShares, LONGEST_DEBT, Share, Used};
+use crate::policy::rate::Rate;
 use crate::policy::rejection_rate::{Rejection, RejectionRate};
 
 /// The gates and the owner.
@@ -138,7 +139,8 @@ impl Gate {
         match answer {
             Answer::Rejection(rejection) => self.rejection = rejection,
             Answer::Share(Share::Whole) => self.bucket.change(now, Bucket::new(setup).limits),
-            Answer::Share(Share::Part { reject_until, per_sec, burst }) => {
+            Answer::Share(Share::Part { reject_until, rate, burst }) => {
+                let per_sec = (rate.nano() / 1_000_000).max(1);
                 self.rejection = Rejection::all_until(reject_until);
                 self.bucket.change(now, Limits::new(per_sec, burst * NANOS_PER_SEC / per_sec));
             }
@@ -206,7 +208,7 @@ impl Owner {
             Algorithm::Shares => {
                 // As of a limit that forgives nothing: whatever gates gave out too much is paid back.
                 let per_sec = setup.limit * u64::from(COST.0);
-                Self::Shares(FleetShares::new(per_sec, setup.burst, LONGEST_DEBT))
+                Self::Shares(FleetShares::new(Rate::per_sec(per_sec), setup.burst, LONGEST_DEBT))
             }
         }
     }

@@ -69,7 +69,7 @@ const GATE: &[Broken] = &[
     (
         "[gate]\n",
         "[gate]\ntick = 100\n",
-        &[r#"2: gate.tick = 100: must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+        &[r#"2: gate.tick = 100: must be a time, e.g. "100ms" (ns, us, ms, s, min, h, d)"#],
     ),
     (
         "[gate]\n",

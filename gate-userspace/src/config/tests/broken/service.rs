@@ -302,7 +302,7 @@ pub(super) const ROWS: &[Broken] = &[
     (
         "listen",
         "backend = \"127.0.0.1:11212\"\nslow_timeout = \"slow\"\nlisten",
-        &[r#"7: service[0].slow_timeout = "slow": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+        &[r#"7: service[0].slow_timeout = "slow": must be a time, e.g. "100ms" (ns, us, ms, s, min, h, d)"#],
     ),
     (
         "listen",
@@ -392,7 +392,7 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "backend = \"127.0.0.1:11212\"\nparallelism = \"1\"\nadmission = \"max-queue-wait\"\nmax_queue_wait = { get = \"0s\", default = 15, rnage = \"5ms\" }\nlisten",
         &[
-            r#"9: service[0].max_queue_wait.default = 15: must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#,
+            r#"9: service[0].max_queue_wait.default = 15: must be a time, e.g. "100ms" (ns, us, ms, s, min, h, d)"#,
             r#"9: service[0].max_queue_wait.get = "0s": must be from 1ms to 3600s"#,
             r#"9: service[0].max_queue_wait.rnage = "5ms": unknown key; did you mean range?"#,
         ],
@@ -445,7 +445,7 @@ pub(super) const ROWS: &[Broken] = &[
         "backend = \"127.0.0.1:11212\"\nmax_unknown_clients = \"few\"\nunknown_timeout = \"off\"\nidle_timeout = \"1ms\"\nlisten",
         &[
             r#"7: service[0].max_unknown_clients = "few": must be a whole number from 0 to 1000000"#,
-            r#"8: service[0].unknown_timeout = "off": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#,
+            r#"8: service[0].unknown_timeout = "off": must be a time, e.g. "100ms" (ns, us, ms, s, min, h, d)"#,
             r#"9: service[0].idle_timeout = "1ms": must be from 1s to 86400s, or off"#,
         ],
     ),

@@ -109,7 +109,7 @@ pub(super) const ROWS: &[Broken] = &[
     (
         "quota = \"5000",
         "max_debt = \"1 year\"\nquota = \"5000",
-        &[r#"10: tenant[0].max_debt = "1 year": must be a time, e.g. "100ms" (ns, us, ms, s, min, h)"#],
+        &[r#"10: tenant[0].max_debt = "1 year": must be a time, e.g. "100ms" (ns, us, ms, s, min, h, d)"#],
     ),
     (
         "quota = \"5000",

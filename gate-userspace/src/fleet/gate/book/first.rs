@@ -12,8 +12,10 @@
 use gate_common::units::{MilliRu, Nanos};
 
 use super::{Book, Line, OnLost};
-use crate::fleet::gate::grant::{Grant, scaled};
+use crate::fleet::gate::grant::Grant;
 use crate::fleet::gate::link::Link;
+use crate::fleet::wire::Limit;
+use crate::policy::rate::Rate;
 
 impl Book {
     /// How many gates share limits, as owners said last; 1 while none has said anything.
@@ -62,19 +64,34 @@ fn one_of(left: u64, parts: u64) -> u64 {
 impl Line {
     /// The amount that the owner's last answer leaves to give out here, of a limit with a long burst.
     pub(super) fn left(&self, now: Nanos) -> Option<u64> {
-        let limit = self.answer.limit?;
+        let limit = self.answer.limit.filter(Limit::is_long)?;
         let burst = Nanos::from_micros(limit.burst_us);
-        if burst < LONG {
-            return None;
-        }
         let left = burst.saturating_sub(self.full_at.saturating_sub(now));
-        let whole = scaled(limit.burst_us, limit.per_sec, 1_000_000);
+        let whole = limit.amount_in(limit.burst_us);
         let part = self.answer.limited.map_or(whole, |limited| limited.burst.min(whole));
         let one = u64::from(MilliRu::ONE_RU.0);
         // A gate may have one request's worth, as long as there is one.
-        let least = one.min(scaled(whole, left.0, burst.0));
-        Some(scaled(part, left.0, burst.0).max(least))
+        let least = one.min(nearest(whole, left, burst));
+        Some(nearest(part, left, burst).max(least))
     }
+}
+
+impl Limit {
+    /// True if its burst takes many intervals to come in again.
+    fn is_long(&self) -> bool {
+        Nanos::from_micros(self.burst_us) >= LONG
+    }
+
+    /// The fastest rate of a share: what is left of a long burst is given out as such, and not as a rate as well.
+    pub(super) fn rate_of_share(&self) -> Rate {
+        if self.is_long() { self.rate() } else { Rate::FASTEST }
+    }
+}
+
+/// `amount * part / of`, to the nearest: charges were rounded up to a nanosecond.
+fn nearest(amount: u64, part: Nanos, of: Nanos) -> u64 {
+    let exact = u128::from(amount) * u128::from(part.0) + u128::from(of.0 / 2);
+    u64::try_from(exact / u128::from(of.0.max(1))).unwrap_or(u64::MAX)
 }
 
 /// A burst that takes many intervals to come in again. One of a few is spent and paid within the time of a few answers.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gate_common::units::{NANOS_PER_SEC, Nanos};
+use gate_common::units::Nanos;
 
 use super::{Book, Changes, KnownOwner, Line};
 use crate::fleet::gate::grant::scaled;
@@ -112,7 +112,7 @@ impl Line {
         let debt = if kept_until.is_some() { debt } else { 0 };
         if let Some(limit) = self.answer.limit {
             let from = self.full_at.max(reported);
-            self.full_at = from.saturating_add(Nanos(scaled(debt, NANOS_PER_SEC, limit.per_sec)));
+            self.full_at = from.saturating_add(Nanos(limit.rate().time_for(debt)));
         }
         let one_interval = |amount: u64, since: Nanos| {
             scaled(amount, interval.0, now.saturating_sub(since).max(interval).max(Nanos(1)).0)

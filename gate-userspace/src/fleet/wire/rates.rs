@@ -1,0 +1,45 @@
+//! Rates on the wire: in thousandths of a request unit per second, and beside that in billionths where thousandths are too coarse.
+
+use gate_common::units::{NANOS_PER_SEC, Nanos};
+
+use super::generated::Limit;
+use crate::limits::Limits;
+use crate::policy::rate::Rate;
+
+impl Limit {
+    /// The limits of a handle.
+    pub(crate) fn of(handle: u32, limits: Limits) -> Self {
+        let (per_sec, nano_per_sec) = encoded(limits.rate);
+        Self {
+            handle,
+            per_sec,
+            burst_us: limits.burst_ns / 1_000,
+            max_debt_us: limits.max_debt_ns / 1_000,
+            nano_per_sec,
+        }
+    }
+
+    /// The rate.
+    pub(crate) fn rate(&self) -> Rate {
+        decoded(self.per_sec, self.nano_per_sec)
+    }
+
+    /// The amount that comes in within so many microseconds.
+    pub(crate) fn amount_in(&self, micros: u64) -> u64 {
+        self.rate().amount_in(Nanos::from_micros(micros).0)
+    }
+}
+
+/// A rate in thousandths, at least 1, and in billionths if that is not exact. A fast one is exact enough.
+pub(crate) fn encoded(rate: Rate) -> (u64, u64) {
+    let nano = rate.nano();
+    let per_sec = (nano / NANO_PER_MILLI).max(1);
+    (per_sec, if nano < NANOS_PER_SEC && nano != per_sec * NANO_PER_MILLI { nano } else { 0 })
+}
+
+/// The rate of both columns.
+pub(crate) fn decoded(per_sec: u64, nano: u64) -> Rate {
+    if nano > 0 { Rate::from_nano(nano) } else { Rate::per_sec(per_sec) }
+}
+
+const NANO_PER_MILLI: u64 = 1_000_000;
