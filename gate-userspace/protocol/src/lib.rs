@@ -129,8 +129,24 @@ impl RequestMeta {
     /// concern the whole store.
     #[must_use]
     pub const fn may_take_long(&self) -> bool {
-        matches!(self.class, Class::Script | Class::Combine | Class::Scan | Class::Admin | Class::Unknown)
-            || matches!(self.access, Access::WriteAny)
+        match self.class {
+            Class::Script | Class::Combine | Class::Scan | Class::Admin | Class::Unknown => true,
+            Class::Get
+            | Class::Mget
+            | Class::Set
+            | Class::Mset
+            | Class::Delete
+            | Class::Counter
+            | Class::Touch
+            | Class::Read
+            | Class::Write
+            | Class::Range
+            | Class::Collection
+            | Class::Transaction
+            | Class::Blocking
+            | Class::Pubsub
+            | Class::Connection => matches!(self.access, Access::WriteAny),
+        }
     }
 }
 

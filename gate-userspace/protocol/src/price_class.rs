@@ -40,7 +40,20 @@ impl PriceClass {
             Class::Delete => QueryClass::Delete,
             Class::Counter => QueryClass::Arithmetic,
             Class::Touch => QueryClass::Touch,
-            _ => QueryClass::Other,
+            Class::Mset
+            | Class::Read
+            | Class::Write
+            | Class::Range
+            | Class::Collection
+            | Class::Combine
+            | Class::Scan
+            | Class::Script
+            | Class::Transaction
+            | Class::Blocking
+            | Class::Pubsub
+            | Class::Connection
+            | Class::Admin
+            | Class::Unknown => QueryClass::Other,
         } as u8)
     }
 

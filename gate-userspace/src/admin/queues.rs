@@ -248,7 +248,7 @@ impl Service {
         let classes = match configured.map(|service| service.protocol) {
             Some(Protocol::Resp) => &PriceClass::OF_REDIS,
             Some(Protocol::Http) => &PriceClass::OF_HTTP,
-            _ => &PriceClass::OF_MEMCACHED,
+            Some(Protocol::Memcached | Protocol::Opaque) | None => &PriceClass::OF_MEMCACHED,
         };
         let learn = configured.and_then(|service| service.price.learn);
         let settles = learn.is_some_and(|learn| learn.settle == Settle::Debt);

@@ -65,7 +65,8 @@ pub fn short_limits(rules: &Rules) -> Vec<String> {
     let is_short = |rule: &&Rule| {
         let Limits { rate, burst_ns, .. } = rule.limits;
         let is_meant = rule.limits == Limits::BANNED || burst_ns >= LONG.0;
-        !is_meant && burst_ns.checked_div(rate.time_for(MilliRu::ONE_RU.0.into())).is_some_and(|count| count < FEW)
+        !is_meant
+            && burst_ns.checked_div(rate.time_for(MilliRu::ONE_RU.0.into())).is_some_and(|count| count < FEW)
     };
     let short: Vec<_> = rules.list().iter().filter(is_short).collect();
     let Some(first) = short.first() else { return Vec::new() };

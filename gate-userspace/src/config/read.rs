@@ -164,7 +164,7 @@ fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
     match (udp, protocol) {
         (Some(udp), Protocol::Resp) => udp.fault("RESP has no UDP transport; write [\"tcp\"]"),
         (Some(udp), Protocol::Http) => udp.fault("gate speaks HTTP over TCP only; write [\"tcp\"]"),
-        _ => {}
+        (Some(_), Protocol::Memcached | Protocol::Opaque) | (None, _) => {}
     }
     let lists = |wanted| listed.iter().any(|item| item.value == wanted);
     Transports { udp: lists(Transport::Udp), tcp: lists(Transport::Tcp) }

@@ -136,7 +136,7 @@ impl Watched {
         self.cost_sampler = match (self.cost_sampler.take(), &self.source) {
             (before @ Some(_), _) if learns => before,
             (None, Source::Dispatcher(metrics)) if learns => Some(CostSampler::new(metrics.clone(), now)),
-            _ => None,
+            (_, Source::Dispatcher(_) | Source::Probe(_)) => None,
         };
     }
 

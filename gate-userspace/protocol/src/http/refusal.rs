@@ -12,13 +12,32 @@ pub const fn status(refusal: Refusal, overload: u16) -> u16 {
         Blame::Throttled => 429,
         Blame::Overloaded | Blame::Unavailable => overload,
         Blame::Uncertain => 502,
-        Blame::Denied => match (refusal.rule, refusal.reason) {
-            (Some(Rule::TenantHeader | Rule::Users), _) => 401,
+        Blame::Denied => match refusal.rule {
+            Some(Rule::TenantHeader | Rule::Users) => 401,
             // The request is not too long, but too dear for its tenant.
-            (Some(Rule::Burst), _) => 429,
-            (Some(Rule::Size), _) | (_, Reason::TooLarge) => 413,
-            (_, Reason::Malformed) => 400,
-            (Some(Rule::Deny | Rule::Keys) | None, _) => 403,
+            Some(Rule::Burst) => 429,
+            Some(Rule::Size) => 413,
+            Some(Rule::Deny | Rule::Keys) => 403,
+            None => match refusal.reason {
+                Reason::TooLarge => 413,
+                Reason::Malformed => 400,
+                Reason::Quota
+                | Reason::RejectedUntil
+                | Reason::RejectionRate
+                | Reason::Penalty
+                | Reason::Limit
+                | Reason::Slo
+                | Reason::QueueDelay
+                | Reason::QueueFull
+                | Reason::Deadline
+                | Reason::HotKey
+                | Reason::StoreDown
+                | Reason::UnknownSource
+                | Reason::Unsupported
+                | Reason::Fragment
+                | Reason::SynRate
+                | Reason::NoConnection => 403,
+            },
         },
     }
 }
@@ -81,7 +100,11 @@ mod tests {
                 | Reason::StoreDown => 529,
                 Reason::TooLarge => 413,
                 Reason::Malformed => 400,
-                _ => 403,
+                Reason::UnknownSource
+                | Reason::Unsupported
+                | Reason::Fragment
+                | Reason::SynRate
+                | Reason::NoConnection => 403,
             };
             let refusal = Refusal::of(reason);
             assert_eq!(status(refusal, 529), expected, "{}", reason.name());

@@ -37,7 +37,18 @@ impl Request {
         match self.state {
             State::Auth | State::Hello | State::Select | State::Reset => !self.streamed,
             State::Name => self.command == SET_NAME && !self.streamed,
-            _ => false,
+            State::Shared
+            | State::Transaction
+            | State::Blocking
+            | State::Pause
+            | State::Pubsub
+            | State::Monitor
+            | State::Replication
+            | State::Reply
+            | State::Tracking
+            | State::Cluster
+            | State::Quit
+            | State::Own => false,
         }
     }
 
@@ -49,7 +60,21 @@ impl Request {
             State::Auth => self.streamed,
             State::Hello if self.streamed => true,
             State::Hello => fails_behind_login(self.args(bytes).skip(2)),
-            _ => false,
+            State::Shared
+            | State::Select
+            | State::Name
+            | State::Transaction
+            | State::Blocking
+            | State::Pause
+            | State::Pubsub
+            | State::Monitor
+            | State::Replication
+            | State::Reply
+            | State::Tracking
+            | State::Cluster
+            | State::Reset
+            | State::Quit
+            | State::Own => false,
         }
     }
 
@@ -68,7 +93,18 @@ impl Request {
             State::Select => Change { database: Some(number(args.next()?)?), ..nothing },
             State::Name => Change { name: Some(args.nth(1)?), ..nothing },
             State::Reset => Change { reset: true, ..nothing },
-            _ => return None,
+            State::Shared
+            | State::Transaction
+            | State::Blocking
+            | State::Pause
+            | State::Pubsub
+            | State::Monitor
+            | State::Replication
+            | State::Reply
+            | State::Tracking
+            | State::Cluster
+            | State::Quit
+            | State::Own => return None,
         };
         args.next().is_none().then_some(change)
     }

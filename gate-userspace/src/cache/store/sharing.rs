@@ -23,7 +23,7 @@ impl Cache {
         match self.sharing.get(&of_fetch(key, fields)) {
             Some(Sharing::Shared) => true,
             Some(Sharing::OneClients { until }) if now < until => false,
-            _ => kept.is_some_and(StoredResponse::is_shareable),
+            Some(Sharing::OneClients { .. }) | None => kept.is_some_and(StoredResponse::is_shareable),
         }
     }
 

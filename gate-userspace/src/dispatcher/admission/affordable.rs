@@ -42,9 +42,24 @@ impl<T> Admission<T> {
     ) -> Result<Charged, Refusal> {
         loop {
             match refusal.reason {
-                Reason::TooLarge | Reason::UnknownSource => return Err(refusal),
+                Reason::TooLarge
+                | Reason::UnknownSource
+                | Reason::Unsupported
+                | Reason::Fragment
+                | Reason::Malformed
+                | Reason::SynRate
+                | Reason::NoConnection => return Err(refusal),
                 Reason::Penalty => sleep(ONE_TICK.into()).await,
-                _ => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
+                Reason::Quota
+                | Reason::RejectedUntil
+                | Reason::RejectionRate
+                | Reason::Limit
+                | Reason::Slo
+                | Reason::QueueDelay
+                | Reason::QueueFull
+                | Reason::Deadline
+                | Reason::HotKey
+                | Reason::StoreDown => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
             }
             // It counted towards the debt at first.
             let payer = Payer { counts_for_deep_debt: false, ..payer() };

@@ -60,8 +60,20 @@ impl<W: Wire> Client<W> {
             Effect::Begin => self.refused_before.set(RefusedBefore::Transaction(refusal)),
             // Of what is denied for good, the client is told as by a store that does not let its user do it.
             Effect::Watch if !lasts => self.refused_before.set(RefusedBefore::Watch(refusal)),
-            _ if !lasts && W::Session::changes_session(request) => self.refuse_session(refusal),
-            _ => {}
+            Effect::None
+            | Effect::Blocks
+            | Effect::Commit
+            | Effect::Discard
+            | Effect::Watch
+            | Effect::Unwatch
+            | Effect::Reset
+            | Effect::Unknown
+            | Effect::Lasting
+            | Effect::Subscribes => {
+                if !lasts && W::Session::changes_session(request) {
+                    self.refuse_session(refusal);
+                }
+            }
         }
     }
 

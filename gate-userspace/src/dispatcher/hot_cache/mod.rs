@@ -250,7 +250,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         match self.cache.borrow().peek(flight_key, &self.versions, now) {
             Lookup::Hit(_, key) if client.key_order().is_free(key, slot) => return (CachePeek::Hit, is_hot),
             Lookup::TooLong => return (CachePeek::Store, is_hot),
-            _ => {}
+            Lookup::Hit(..) | Lookup::Stale | Lookup::Miss => {}
         }
         let joins = self.joinable_flight(client, request, bytes, tier);
         let joins = joins.is_some_and(|key| !client.key_order().has_sent(key, slot));
@@ -401,7 +401,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             Access::Read | Access::Write if W::names_all_keys(request) => {
                 W::keys(request, bytes).fold(0, |bits, key| bits | self.versions.hash(key).bit())
             }
-            _ => ANY_KEY,
+            Access::Read | Access::Write | Access::WriteAny => ANY_KEY,
         }
     }
 }

@@ -213,7 +213,7 @@ impl Call {
         let (bytes, waited) = self.piece.get();
         let waited = match self.waits_for.get() {
             WaitsFor::Body => waited.saturating_add(now.saturating_sub(self.waits_since.get())),
-            _ => waited,
+            WaitsFor::Turn | WaitsFor::Store | WaitsFor::Reader | WaitsFor::Gate => waited,
         };
         let is_whole = bytes + len >= PIECE;
         self.piece.set(if is_whole { Default::default() } else { (bytes + len, waited) });

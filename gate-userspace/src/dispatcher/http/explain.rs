@@ -61,7 +61,8 @@ impl HttpService {
             ..Explanation::default()
         };
         let outcome = self.follow(&origin, &mut parts, ledger, &mut explained, now);
-        let outcome = outcome.map_err(|refused| refused.map(|refusal| Origin::refusal(origin.names_none, refusal)));
+        let outcome =
+            outcome.map_err(|refused| refused.map(|refusal| Origin::refusal(origin.names_none, refusal)));
         ledger.restore_draws(draws);
         conclude(outcome, &mut explained);
         Ok(explained)

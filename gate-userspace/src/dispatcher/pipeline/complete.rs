@@ -158,7 +158,9 @@ impl<W: Wire> StoreEvents for Service<W> {
             Failure::UserRefused(why) => {
                 match request.cache_role {
                     CacheRole::LeadFlight(leader) => leader.complete_with(why),
-                    _ => self.answer(&request.client, request.seq, why),
+                    CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
+                        self.answer(&request.client, request.seq, why);
+                    }
                 }
                 return;
             }
@@ -167,7 +169,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         };
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),
-            _ => {
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
                 self.admission.count_refusal(request.charged.tenant, refusal.reason);
                 self.refuse_queued(&request.client, request.seq, request.silent, refusal);
             }

@@ -126,7 +126,15 @@ impl<W: Wire> Exchange<'_, W> {
                 Effect::Commit => Some(W::Session::ABORT),
                 // The store knows of no transaction, and says so.
                 Effect::Discard => None,
-                _ => Some(W::Session::unknown_command(None)),
+                Effect::None
+                | Effect::Blocks
+                | Effect::Begin
+                | Effect::Watch
+                | Effect::Unwatch
+                | Effect::Reset
+                | Effect::Unknown
+                | Effect::Lasting
+                | Effect::Subscribes => Some(W::Session::unknown_command(None)),
             };
         }
         self.refusal(denied, tenant, request, bytes, login).map(|refusal| {

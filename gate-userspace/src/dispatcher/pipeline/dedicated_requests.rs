@@ -265,7 +265,15 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 self.queued_keys = GatheredKeys::default();
                 None
             }
-            _ => {
+            Effect::None
+            | Effect::Blocks
+            | Effect::Begin
+            | Effect::Watch
+            | Effect::Unwatch
+            | Effect::Reset
+            | Effect::Unknown
+            | Effect::Lasting
+            | Effect::Subscribes => {
                 let mark = self.service.hot.mark(&request, bytes);
                 if self.state.in_transaction {
                     mark.iter().for_each(|mark| self.queued_keys.add(mark));
@@ -281,7 +289,15 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 None
             }
             Effect::Begin | Effect::Commit => self.queued_pause.take().filter(|_| effect == Effect::Commit),
-            _ => asks,
+            Effect::None
+            | Effect::Blocks
+            | Effect::Discard
+            | Effect::Watch
+            | Effect::Unwatch
+            | Effect::Reset
+            | Effect::Unknown
+            | Effect::Lasting
+            | Effect::Subscribes => asks,
         };
         let does_much = effect == Effect::Commit || W::occupies_store(&request) && effect != Effect::Blocks;
         // Of what is answered otherwise nobody can tell when it is over.

@@ -125,7 +125,7 @@ impl<W: Wire> Service<W> {
         let store = in_flight.client.store();
         let follow_up = match in_flight.cache_role {
             CacheRole::LeadFlight(_) => query_ttl(&in_flight, request, bytes),
-            _ => None,
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => None,
         };
         let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
         store.send(in_flight, request, bytes, (follow_up, slow), now);

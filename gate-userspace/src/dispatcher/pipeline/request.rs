@@ -64,7 +64,7 @@ impl<W: Wire> Service<W> {
             }
             Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
             Ok(Verdict::Dedicated) => return NextStep::Switch(ConnectionMode::Dedicated),
-            _ => {}
+            Ok(Verdict::Sent | Verdict::Quit | Verdict::GateStats | Verdict::ClientId) | Err(_) => {}
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();

@@ -113,7 +113,15 @@ impl<W: Wire> Service<W> {
             Effect::Commit => Some(W::Session::ABORTED),
             // `+OK`, either.
             Effect::Discard => Some(W::GOODBYE),
-            _ => None,
+            Effect::None
+            | Effect::Blocks
+            | Effect::Begin
+            | Effect::Watch
+            | Effect::Unwatch
+            | Effect::Reset
+            | Effect::Unknown
+            | Effect::Lasting
+            | Effect::Subscribes => None,
         };
         match own_reply {
             Some(reply) => {

@@ -84,7 +84,36 @@ impl Codec for Memcached {
         match request.command {
             Command::Quit => Route::Quit,
             Command::StatsGate => Route::GateStats,
-            _ => Route::Shared,
+            Command::Get
+            | Command::Gets
+            | Command::Gat
+            | Command::Gats
+            | Command::Set
+            | Command::Add
+            | Command::Replace
+            | Command::Append
+            | Command::Prepend
+            | Command::Cas
+            | Command::Delete
+            | Command::Incr
+            | Command::Decr
+            | Command::Touch
+            | Command::MetaGet
+            | Command::MetaSet
+            | Command::MetaDelete
+            | Command::MetaArithmetic
+            | Command::MetaDebug
+            | Command::MetaNoop
+            | Command::FlushAll
+            | Command::Version
+            | Command::Verbosity
+            | Command::Stats
+            | Command::CacheMemlimit
+            | Command::Lru
+            | Command::LruCrawler
+            | Command::Slabs
+            | Command::Extstore
+            | Command::RefreshCerts => Route::Shared,
         }
     }
 

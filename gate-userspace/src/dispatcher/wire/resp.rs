@@ -139,7 +139,22 @@ impl Codec for Resp {
 
     #[inline]
     fn has_one_answer(request: &Request) -> bool {
-        !matches!(request.state, State::Pubsub | State::Monitor | State::Replication | State::Reply)
+        match request.state {
+            State::Pubsub | State::Monitor | State::Replication | State::Reply => false,
+            State::Shared
+            | State::Select
+            | State::Hello
+            | State::Auth
+            | State::Name
+            | State::Transaction
+            | State::Blocking
+            | State::Pause
+            | State::Tracking
+            | State::Cluster
+            | State::Reset
+            | State::Quit
+            | State::Own => true,
+        }
     }
 
     #[inline]

@@ -39,7 +39,12 @@ impl Source {
     pub(in crate::dispatcher::http) const fn event(self) -> CacheEvent {
         match self {
             Self::Memory => CacheEvent::MemoryHit,
-            _ => CacheEvent::DiskHit,
+            Self::Disk
+            | Self::Followed
+            | Self::Origin
+            | Self::Revalidated
+            | Self::Bypassed
+            | Self::Stale(_) => CacheEvent::DiskHit,
         }
     }
 

@@ -148,7 +148,7 @@ impl Work<'_> {
                 self.cache.count(CacheEvent::Followed);
                 Made::Whole(processed, body, Source::Followed)
             }
-            _ => Made::Again,
+            Some(Outcome::NotShared | Outcome::Failed) | None => Made::Again,
         }
     }
 
