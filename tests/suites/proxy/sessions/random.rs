@@ -19,7 +19,7 @@ type Place = (String, u32);
 /// Users that may write keys which begin with their own letter; `default` may write all.
 const USERS: [(&str, &str); 2] = [("alice", "a"), ("bob", "b")];
 const DATABASES: u32 = 4;
-const HELLOS: [&str; 8] = [
+const HELLOS: [&str; 9] = [
     "HELLO 3",
     "HELLO 2",
     "HELLO 4",
@@ -28,6 +28,7 @@ const HELLOS: [&str; 8] = [
     "HELLO 3 SETNAME me",
     "HELLO 3 AUTH bob wrong",
     "HELLO 3 AUTH alice alice SETNAME",
+    "HELLO 3 AUTH alice alice SETNAME \"a b\"",
 ];
 /// Batches in CI, and with `GATE_LONG=1`.
 const BATCHES: usize = 60;
