@@ -1,6 +1,7 @@
 //! `gate quota`: the owner of limits that gates share, and what it knows.
 
 mod check;
+mod import;
 mod in_etcd;
 mod run;
 
@@ -83,6 +84,18 @@ enum Action {
         remove_all: bool,
         #[command(flatten)]
         etcd: EtcdArgs,
+    },
+    /// Make a file with limits of a configuration of envoyproxy/ratelimit, and say what it cannot hold.
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import {
+        /// The configuration, in YAML.
+        file: PathBuf,
+        /// A new file for the limits; without it they are printed.
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// List the owners that are registered in etcd: address, since when, revision.
     #[command(after_help = OWNERS_EXAMPLES)]
@@ -207,6 +220,14 @@ Examples:
 The file is checked first, and every fault is named with its line. All of its limits hold, or none: of two that apply at once one is \
 refused, and may look at what the other has applied.";
 
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  gate quota import ratelimit.yaml --output limits.toml
+  gate quota import ratelimit.yaml | diff limits.toml -
+
+What was not carried over is on standard error, by line. The file can be checked and applied by `gate quota apply`, and its sections copied into
+gate.toml and quota.toml.";
+
 const RESET_EXAMPLES: &str = "\
 Examples:
   gate quota reset acme --why 'a faulty gate charged too much'
@@ -228,6 +249,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Apply { file, revision, remove_all, etcd } => {
             in_etcd::apply(&file, revision, remove_all, &etcd)
         }
+        Action::Import { file, output, json } => import::import(&file, output.as_deref(), json),
         Action::Owners { etcd } => in_etcd::owners(&etcd),
     }
 }

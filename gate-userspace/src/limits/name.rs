@@ -130,7 +130,7 @@ impl Spelling {
         Ok(spelling)
     }
 
-    fn of(domain: &str) -> Result<Self, NameError> {
+    pub(super) fn of(domain: &str) -> Result<Self, NameError> {
         if domain.is_empty() {
             return Err(NameError::Empty);
         }
@@ -140,7 +140,7 @@ impl Spelling {
     }
 
     /// Adds an entry; without a value, one in which a `*` stands for it.
-    fn push(&mut self, key: &str, value: Option<&str>) -> Result<(), NameError> {
+    pub(super) fn push(&mut self, key: &str, value: Option<&str>) -> Result<(), NameError> {
         if key.is_empty() {
             return Err(NameError::Empty);
         }

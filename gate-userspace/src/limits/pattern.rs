@@ -19,6 +19,22 @@ impl Pattern {
         Ok(Self(Spelling::parse(text, true)?.text.into()))
     }
 
+    /// The pattern of these parts, none of which is encoded yet; a `*` in place of a value that is `None`.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`].
+    pub fn of<'e>(
+        domain: &str,
+        entries: impl IntoIterator<Item = (&'e str, Option<&'e str>)>,
+    ) -> Result<Self, NameError> {
+        let mut spelling = Spelling::of(domain)?;
+        for (key, value) in entries {
+            spelling.push(key, value)?;
+        }
+        Ok(Self(spelling.text.into()))
+    }
+
     /// Its spelling.
     #[must_use]
     pub fn as_str(&self) -> &str {

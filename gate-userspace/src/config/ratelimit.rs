@@ -1,0 +1,107 @@
+//! Limits of envoyproxy/ratelimit, as gate's.
+//!
+//! **Source.** Its configuration, version 3: a domain, and descriptors by key and perhaps value, nested, each of which may have a limit. A
+//! request's descriptor has a limit if its entries lead to one, each by its key and value or else by its key alone, and nothing below is taken back.
+//!
+//! **Deviations.** Where a value of its own leads nowhere, gate goes back to the key alone; ratelimit does not. So a value without a
+//! limit gets one that is unlimited where the key alone has a limit. What gate has no counterpart of is noted with its line, or is left out
+//! if it would refuse more than there.
+
+mod descriptor;
+mod yaml;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+pub use self::descriptor::Note;
+use self::descriptor::{Descriptor, Entry, Rate};
+use super::fault::Faults;
+use crate::limits::Pattern;
+
+/// The limits of a configuration, in a file of gate's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// The file: sections `[[limit]]`.
+    pub text: String,
+    /// How many there are.
+    pub limits: usize,
+    /// Everything that was not carried over, by line.
+    pub notes: Vec<Note>,
+}
+
+/// Reads a configuration of envoyproxy/ratelimit; `file` is what faults call it.
+///
+/// # Errors
+///
+/// Everything that ratelimit would refuse, by line.
+pub fn import_ratelimit(file: &str, text: &str) -> Result<Imported, Faults> {
+    let root = yaml::read(file, text)?;
+    let mut notes = Vec::new();
+    let read = descriptor::read(&root, &mut notes);
+    let (domain, descriptors) = read.map_err(|faults| Faults { file: file.to_owned(), faults })?;
+    let mut rules = RuleWriter { domain: &domain, text: HEAD.to_owned(), taken: BTreeSet::new(), notes };
+    rules.add_all(&descriptors, &mut Vec::new());
+    let RuleWriter { text, taken, mut notes, .. } = rules;
+    notes.sort();
+    Ok(Imported { text, limits: taken.len(), notes })
+}
+
+struct RuleWriter<'d> {
+    domain: &'d str,
+    text: String,
+    taken: BTreeSet<Pattern>,
+    notes: Vec<Note>,
+}
+
+impl<'d> RuleWriter<'d> {
+    fn add_all(&mut self, level: &'d [Descriptor], path: &mut Vec<Entry<'d>>) {
+        for descriptor in level {
+            path.push(descriptor.entry());
+            if let Some(rate) = &descriptor.rate {
+                self.add(descriptor.line, path, rate);
+            }
+            self.add_all(&descriptor.below, path);
+            let by_key = level.iter().find(|other| other.entry() == (&*descriptor.key, None));
+            if let Some(by_key) = by_key.filter(|_| descriptor.entry().1.is_some()) {
+                self.exempt(descriptor, by_key, path);
+            }
+            path.pop();
+        }
+    }
+
+    /// Lifts the limits of a key alone that gate would go back to from a value of its own.
+    fn exempt(&mut self, exact: &'d Descriptor, by_key: &'d Descriptor, path: &mut Vec<Entry<'d>>) {
+        let mut all = Vec::new();
+        by_key.limited(&mut Vec::new(), &mut all);
+        for below in all {
+            if !exact.is_limited(&below) {
+                let len = path.len();
+                path.extend(below);
+                self.add(exact.line, path, &Rate::Unlimited);
+                path.truncate(len);
+            }
+        }
+    }
+
+    fn add(&mut self, line: usize, path: &[Entry<'_>], rate: &Rate) {
+        match Pattern::of(self.domain, path.iter().copied()) {
+            Ok(pattern) if self.taken.contains(&pattern) => {}
+            Ok(pattern) => {
+                let name = toml::Value::String(pattern.as_str().to_owned());
+                let _ = write!(self.text, "\n[[limit]] # line {line}\nname = {name}\nquota = \"{rate}\"\n");
+                self.taken.insert(pattern);
+            }
+            Err(error) => {
+                self.notes.push(Note { line, what: format!("the limit is left out: its name {error}") });
+            }
+        }
+    }
+}
+
+const HEAD: &str = "\
+# Made by `gate quota import` of a configuration of envoyproxy/ratelimit. A limit is a bucket that holds its number of requests and fills
+# evenly within its unit of time, not a window that begins anew with the unit.
+";
+
+#[cfg(test)]
+mod tests;
