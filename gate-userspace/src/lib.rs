@@ -23,6 +23,7 @@
 //! - [`load`]: the open-loop load generator, and a store to send it to.
 //! - [`logging`]: the log on standard error, which holds up nobody.
 //! - [`clock`]: the only reader of the clock.
+//! - [`system_error`]: errors of the system in words, with a remedy.
 //! - [`cli`]: arguments, printing, exit codes.
 
 pub use gate_policy as policy;
@@ -50,3 +51,4 @@ pub mod logging;
 pub mod probe;
 pub(crate) mod processing;
 pub mod sim;
+pub mod system_error;

@@ -157,7 +157,7 @@ fn check_prints_every_fault_of_a_broken_file_and_fails() {
 #[test]
 fn what_cannot_be_done_fails_with_one_and_wrong_usage_with_two() {
     for (arguments, code, said) in [
-        (&["check", "/no/such/file"][..], 1, "cannot read /no/such/file: No such file"),
+        (&["check", "/no/such/file"][..], 1, "cannot read /no/such/file: there is no such file"),
         (&["check"], 2, "<FILE>"),
         (&["load", "--target", "127.0.0.1:1"], 2, "--tenant"),
         (
@@ -312,4 +312,77 @@ fn load_reaches_a_store_and_both_end_with_their_counts() {
     assert_eq!(output.status.code(), Some(0));
     let stats: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(stats["commands"], 250, "{stats}");
+}
+
+/// Two ports of this machine that are taken, and a file for each of gate's kinds of configuration.
+#[test]
+fn bad_input_is_answered_in_one_line_with_a_remedy() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap();
+    let place = std::env::temp_dir().join(format!("gate-one-line-{}", std::process::id()));
+    std::fs::create_dir(&place).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = place.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let section = |listen: &str, gate: &str| {
+        format!(
+            "[gate]\nxdp = \"off\"\nadmin = \"off\"\n{gate}[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"{listen}\"\n\
+             backend = \"127.0.0.1:1\"\n[[tenant]]\nname = \"t\"\nsources = \"127.0.0.1\"\nquota = \"unlimited\"\n"
+        )
+    };
+    let limit = "[[limit]]\nname = \"a\"\nquota = \"100 RU/s\"\n";
+    let unknown = write("unknown.toml", &section("127.0.0.1:2", "threds = \"1\"\n"));
+    let service = write("service.toml", &section(&port.to_string(), ""));
+    let page = write("page.toml", &section("127.0.0.1:2", &format!("admin_http = \"{port}\"\n")));
+    let quota_unknown = write("quota-unknown.toml", &format!("[quota]\nlistn = \"{port}\"\n{limit}"));
+    let quota = write("quota.toml", &format!("[quota]\nlisten = \"{port}\"\n{limit}"));
+    let limits = write("limits.toml", &format!("{limit}brust = \"1s\"\n"));
+    let missing = place.join("none.toml").display().to_string();
+    let socket = place.join("none.sock").display().to_string();
+    let free = "127.0.0.1:1";
+    for (words, expected) in [
+        (vec!["run", "--config", &missing], "there is no such file"),
+        (vec!["check", &missing], "there is no such file"),
+        (vec!["web", "--config", &missing], "there is no such file"),
+        (vec!["quota", "run", "--config", &missing], "there is no such file"),
+        (vec!["quota", "check", &missing], "there is no such file"),
+        (vec!["quota", "apply", &missing], "there is no such file"),
+        (vec!["check", &unknown], ":4: gate.threds = \"1\": unknown key; did you mean threads?"),
+        (vec!["run", "--config", &unknown], ":4: gate.threds = \"1\": unknown key; did you mean threads?"),
+        (vec!["quota", "run", "--config", &quota_unknown], ":2: quota.listn = "),
+        (vec!["quota", "check", &quota_unknown], "unknown key; did you mean listen?"),
+        (vec!["quota", "apply", &limits], "unknown key; did you mean burst?"),
+        (vec!["run", "--config", &service], "another program listens there; `ss -lntup` says which"),
+        (vec!["run", "--config", &page], "another program listens there; `ss -lntup` says which"),
+        (vec!["quota", "run", "--config", &quota], "another program listens there; `ss -lntup` says which"),
+        (vec!["status", "--socket", &socket], "start one with `gate run`"),
+        (vec!["tenants", "--socket", &socket], "start one with `gate run`"),
+        (vec!["hotkeys", "--socket", &socket], "start one with `gate run`"),
+        (vec!["queues", "--socket", &socket], "start one with `gate run`"),
+        (vec!["sources", "--socket", &socket], "start one with `gate run`"),
+        (vec!["watch", "--socket", &socket], "start one with `gate run`"),
+        (vec!["set", "--socket", &socket, "gate.mode", "shadow"], "start one with `gate run`"),
+        (
+            vec!["explain", "--socket", &socket, "--service", "s", "--tenant", "t", "--", "get", "a"],
+            "`gate run`",
+        ),
+        (vec!["status", "--pin-dir", "/no/such/pins"], "; start one with `gate run`"),
+        (
+            vec!["quota", "show", "--owner", free],
+            "start one with `gate quota run`, or name another with --owner",
+        ),
+    ] {
+        let output = gate(&words);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        let last = said.lines().last().unwrap_or_default();
+        assert!(last.contains(expected), "{words:?}: {said}");
+        // A warning may stand before it.
+        let faults = said.lines().filter(|line| !line.contains("WARN") && !line.contains("INFO"));
+        assert_eq!(faults.count(), 1, "{words:?}: {said}");
+        assert!(!said.contains("os error"), "{words:?}: {said}");
+    }
+    std::fs::remove_dir_all(&place).unwrap();
 }

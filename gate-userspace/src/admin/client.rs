@@ -9,6 +9,7 @@ use axum::body::{Body, to_bytes};
 use hyper::client::conn::http1;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use nix::sys::socket::{getsockopt, sockopt};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +22,7 @@ use super::listing::Tenants;
 use super::selection::Selection;
 use super::verdicts::Watched;
 use crate::explanation::{Asker, Explanation, Question};
+use crate::system_error::in_words;
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,12 +30,12 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nobody listens.
-    #[error("no gate listens at {}: is one running, with its admin socket there?", path.display())]
+    #[error("no gate listens at {}: {}", path.display(), how_to_find(error))]
     NoDaemon {
         /// Where.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The daemon did not answer in time, or closed the connection.
     #[error("the gate at {} does not answer", path.display())]
@@ -65,6 +67,12 @@ pub enum Error {
         /// The version of its documents.
         theirs: u32,
     },
+    /// The process that listens is not the one that answers, or is one of another PID namespace.
+    #[error("the gate at {} runs in another container: end it there", path.display())]
+    NotItself {
+        /// Where.
+        path: PathBuf,
+    },
     /// The daemon refused.
     #[error("{0}")]
     Refused(String),
@@ -78,6 +86,23 @@ pub enum Error {
 pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     let request = Request::get(format!("/v1/{}", D::NAME)).body(Body::empty());
     ask(path, request, PATIENCE)
+}
+
+/// The process id of the gate at `path`, whichever version it has.
+///
+/// # Errors
+///
+/// [`Error`]; [`Error::NotItself`] if another process listens there than the one that answers.
+pub fn daemon(path: &Path) -> Result<i32, Error> {
+    let stream = connect(path)?;
+    let listens = getsockopt(&stream, sockopt::PeerCredentials).map_or(0, |peer| peer.pid());
+    let answer = exchange(path, stream, Request::get("/v1/status").body(Body::empty()), PATIENCE)?;
+    let Owner { daemon } = serde_json::from_slice(&answer)
+        .map_err(|source| Error::Strange { path: path.to_owned(), source: source.into() })?;
+    if daemon != listens || daemon <= 1 {
+        return Err(Error::NotItself { path: path.to_owned() });
+    }
+    Ok(daemon)
 }
 
 /// Reads the tenants of the gate at `path` that are selected.
@@ -156,8 +181,37 @@ fn ask<T: DeserializeOwned>(
     request: hyper::http::Result<Request<Body>>,
     patience: Duration,
 ) -> Result<T, Error> {
-    let stream =
-        UnixStream::connect(path).map_err(|source| Error::NoDaemon { path: path.to_owned(), source })?;
+    let answer = exchange(path, connect(path)?, request, patience)?;
+    let strange = |source: serde_json::Error| Error::Strange { path: path.to_owned(), source: source.into() };
+    let Version { schema_version: theirs } = serde_json::from_slice(&answer).map_err(strange)?;
+    if theirs != SCHEMA_VERSION {
+        return Err(Error::OtherVersion { path: path.to_owned(), theirs });
+    }
+    let document: Versioned<T> = serde_json::from_slice(&answer).map_err(strange)?;
+    Ok(document.document)
+}
+
+/// A remedy for a socket that nobody listens at, or that may not be opened.
+fn how_to_find(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "start one with `gate run`, or name the socket of another with --socket (`admin` in its configuration)".to_owned()
+        }
+        _ => in_words(error),
+    }
+}
+
+fn connect(path: &Path) -> Result<UnixStream, Error> {
+    UnixStream::connect(path).map_err(|error| Error::NoDaemon { path: path.to_owned(), error })
+}
+
+/// The answer to a request, if it is one that carries a document.
+fn exchange(
+    path: &Path,
+    stream: UnixStream,
+    request: hyper::http::Result<Request<Body>>,
+    patience: Duration,
+) -> Result<Vec<u8>, Error> {
     let strange = |source: Cause| Error::Strange { path: path.to_owned(), source };
     let no_answer = |source: Cause| match source.downcast_ref::<hyper::Error>() {
         Some(error) if error.is_parse() => strange(source),
@@ -168,13 +222,13 @@ fn ask<T: DeserializeOwned>(
         let failure: Failure = serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
         return Err(Error::Refused(failure.error));
     }
-    let Version { schema_version: theirs } =
-        serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
-    if theirs != SCHEMA_VERSION {
-        return Err(Error::OtherVersion { path: path.to_owned(), theirs });
-    }
-    let document: Versioned<T> = serde_json::from_slice(&answer).map_err(|source| strange(source.into()))?;
-    Ok(document.document)
+    Ok(answer)
+}
+
+/// The field of a status that names the daemon, in all versions.
+#[derive(Deserialize)]
+struct Owner {
+    daemon: i32,
 }
 
 /// The field that all versions have.

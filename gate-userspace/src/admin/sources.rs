@@ -12,7 +12,7 @@ use super::listing::{self, Tenants};
 use super::observer::Observer;
 use super::rates::Readings;
 use super::selection::Selection;
-use super::status::{Interface, Status};
+use super::status::{Interface, ListensAt, Status};
 use super::tenants::{self, Tenant};
 use crate::clock;
 use crate::control::verdicts::Verdicts;
@@ -50,6 +50,10 @@ pub struct Sources {
     pub overrides: watch::Receiver<Vec<Override>>,
     /// The interfaces that have vanished, or where the program is no longer.
     pub vanished: watch::Receiver<Vec<String>>,
+    /// The places where it listens, the addresses of its services aside.
+    pub listens: Vec<ListensAt>,
+    /// The keys whose values count from the next start only.
+    pub later: watch::Receiver<Vec<String>>,
     /// True while listeners of proxied services are open.
     pub accepting: watch::Receiver<bool>,
     /// True if the program has to be attached.
@@ -95,7 +99,16 @@ impl Sources {
         let status =
             Status::read(&self.maps).without(is_detached).with(&self.queues.report()).with_stores(&stores);
         let log_lines_lost = logging::lost().total();
-        Status { overrides, daemon, vanished, fleet: self.owners(), log_lines_lost, ..status }
+        Status {
+            overrides,
+            daemon,
+            vanished,
+            listens: self.listens.clone(),
+            later: self.later.borrow().clone(),
+            fleet: self.owners(),
+            log_lines_lost,
+            ..status
+        }
     }
 
     /// The owners of limits that are shared with other gates.

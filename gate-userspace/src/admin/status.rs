@@ -68,12 +68,27 @@ pub struct Status {
     /// The overrides; only the daemon itself knows.
     #[serde(default)]
     pub overrides: Vec<Override>,
+    /// The places where it listens, the addresses of its services aside; only the daemon itself knows.
+    #[serde(default)]
+    pub listens: Vec<ListensAt>,
+    /// The keys whose values in the configuration count from the next start only; only the daemon itself knows.
+    #[serde(default)]
+    pub later: Vec<String>,
     /// The owners of limits that are shared with other gates; only the daemon itself knows.
     #[serde(default)]
     pub fleet: Vec<FleetOwner>,
     /// The lines of the log that were lost since the daemon's start; only the daemon itself knows.
     #[serde(default)]
     pub log_lines_lost: u64,
+}
+
+/// A place where the daemon listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ListensAt {
+    /// The key of the configuration that says it: `admin`, `admin_read`, `admin_http` or `envoy`.
+    pub key: Cow<'static, str>,
+    /// A path, or an address and a port.
+    pub address: String,
 }
 
 /// An interface that the program was attached to.
@@ -150,6 +165,8 @@ impl Status {
                 .map(|event| (event.name().into(), counters.events[event.index()]))
                 .collect(),
             overrides: Vec::new(),
+            listens: Vec::new(),
+            later: Vec::new(),
             fleet: Vec::new(),
             log_lines_lost: 0,
         }
@@ -191,6 +208,8 @@ impl Status {
     pub fn add_from_daemon(&mut self, daemon: &Self) {
         self.overrides.clone_from(&daemon.overrides);
         self.vanished.clone_from(&daemon.vanished);
+        self.listens.clone_from(&daemon.listens);
+        self.later.clone_from(&daemon.later);
         self.fleet.clone_from(&daemon.fleet);
         self.log_lines_lost = daemon.log_lines_lost;
         for service in &mut self.services {

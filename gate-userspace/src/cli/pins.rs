@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
-
 use crate::admin::change::{Done, Order, Override};
 use crate::admin::document::Document;
 use crate::admin::listing::Tenants;
@@ -42,6 +40,32 @@ impl Pins {
     }
 }
 
+/// The network namespace for which `ip netns exec` has mounted another `/sys`, in which no file system of pins is: that mount has the
+/// namespace's name in place of a device.
+fn hiding_namespace(mounts: &str) -> Option<&str> {
+    let mut sys = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/sys"));
+    let (_, mounted) = sys.next_back()?.split_once(" - ")?;
+    let mut words = mounted.split(' ');
+    let kind = words.next()?;
+    let device = words.next()?;
+    (kind == "sysfs" && !["sysfs", "none", "sys"].contains(&device)).then_some(device)
+}
+
+/// The remedy where nobody runs, as far as this process can see.
+fn how_to_find() -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    match hiding_namespace(&mounts) {
+        None => START_ONE.to_owned(),
+        Some(name) => format!(
+            ". `ip netns exec` hides /sys/fs/bpf with a /sys of its own: enter the namespace by `nsenter --net=/run/netns/{name} gate ...`, \
+             which leaves it there"
+        ),
+    }
+}
+
+const START_ONE: &str =
+    "; start one with `gate run`, or name the place of another with --pin-dir or --socket";
+
 impl Source {
     /// Reads the pinned maps; where none can be read, asks the daemon.
     pub(super) fn read<D: Document>(&self, from_maps: impl FnOnce(&Maps) -> D) -> anyhow::Result<D> {
@@ -58,8 +82,21 @@ impl Source {
         let maps = if self.socket.is_some() { None } else { Some(self.pins.maps()) };
         match maps {
             Some(Ok(maps)) => Ok(from_maps(&maps)),
-            Some(Err(error)) => ask().with_context(|| error.to_string()),
+            Some(Err(error)) => ask().map_err(|asked| self.nobody(&error, asked)),
             None => Ok(ask()?),
+        }
+    }
+
+    /// The fault where neither the maps nor a daemon can be read, in one line.
+    fn nobody(&self, maps: &kernel::Error, asked: client::Error) -> anyhow::Error {
+        match (maps, asked) {
+            (kernel::Error::NoPins { directory }, client::Error::NoDaemon { path, .. }) => anyhow::anyhow!(
+                "no gate runs here: nothing is pinned in {}, and nobody listens at {}{}",
+                directory.display(),
+                path.display(),
+                how_to_find(),
+            ),
+            (_, asked) => anyhow::anyhow!("{maps:#}: {asked}"),
         }
     }
 
@@ -115,3 +152,18 @@ impl Source {
 }
 
 const DEFAULT: &str = "/sys/fs/bpf/gate";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_sys_is_told_by_its_device() {
+        let first =
+            "23 27 0:22 / /sys rw,relatime - sysfs sysfs rw\n45 23 0:39 / /sys/fs/bpf rw - bpf bpf rw\n";
+        assert_eq!(hiding_namespace(first), None);
+        let inner = format!("{first}48 44 0:40 / /sys rw,relatime shared:1 - sysfs blue rw\n");
+        assert_eq!(hiding_namespace(&inner), Some("blue"));
+        assert_eq!(hiding_namespace("nonsense\n1 2 3 4 /sys\n"), None);
+    }
+}

@@ -107,6 +107,13 @@ fn print_status(status: &Status) {
         },
         status.tenants,
     );
+    let listens: Vec<_> = status.listens.iter().map(|at| format!("{} ({})", at.address, at.key)).collect();
+    if !listens.is_empty() {
+        println!("listens at {}", listens.join(", "));
+    }
+    if !status.later.is_empty() {
+        println!("counts from the next start only: {}", status.later.join(", "));
+    }
     let columns = ["service", "address", "transport", "protocol", "price", "store", "clients", "sheds"];
     let mut services = Table::new(&columns.map(text));
     for Service { name, address, transport, protocol, price, shed, store } in &status.services {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use crate::config::Config;
+use crate::system_error::in_words;
 
 /// Print the link of the page that the running gate shows, with the token that has it show keys.
 #[derive(Debug, clap::Args)]
@@ -21,7 +22,7 @@ pub(super) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   gate web --config gate.toml
-  ssh -L 9911:127.0.0.1:9911 HOST    the page of another machine, then open the link here
+  ssh -L 9911:127.0.0.1:9911 HOST    another machine's page; open the link here
 
 The page is there if `admin_http` in the section [gate] is set. The token of `admin_token_file` stands behind #: a browser
 does not send that part, and the page sends it to gate alone. Whoever has the link sees keys.";
@@ -33,7 +34,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     )?;
     let token = config.gate.admin_token_file.map(|path| {
         let text = fs::read_to_string(&path);
-        text.with_context(|| format!("the token in {} (`admin_token_file`)", path.display()))
+        text.map_err(|error| {
+            anyhow::anyhow!(
+                "{} (`admin_token_file` in the section [gate]): {}",
+                path.display(),
+                in_words(&error)
+            )
+        })
     });
     let token = token.transpose()?;
     println!("{}", link(address, token.as_deref().map(str::trim)));

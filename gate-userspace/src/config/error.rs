@@ -5,17 +5,18 @@ use std::path::PathBuf;
 
 use super::fault::Faults;
 use super::overrides::Wrong;
+use crate::system_error::in_words;
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be read.
-    #[error("cannot read {}", path.display())]
+    #[error("cannot read {}: {}", path.display(), in_words(error))]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        error: io::Error,
     },
     /// The file is not a valid configuration.
     #[error(transparent)]

@@ -11,7 +11,7 @@ use super::error::Error;
 /// # Errors
 /// [`Error::Unreadable`].
 pub fn read_text(path: &Path) -> Result<String, Error> {
-    let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
+    let unreadable = |error| Error::Unreadable { path: path.to_owned(), error };
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;

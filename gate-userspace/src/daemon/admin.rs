@@ -1,5 +1,6 @@
 //! The admin sockets of the daemon.
 
+use std::borrow::Cow;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,24 +11,30 @@ use super::error::Error;
 use super::process::Daemon;
 use crate::admin::observer::Observer;
 use crate::admin::rates::Readings;
+use crate::admin::status::ListensAt;
 use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sources, Token};
 use crate::clock;
-use crate::config::{AdminSocket, Config};
+use crate::config::{AdminSocket, Config, EnvoyAddress};
 use crate::dispatcher::{Dispatcher, listen_reusing_port};
 use crate::fleet::gate::reporter::Reporter;
+use crate::system_error::with_causes;
 
 impl Daemon {
     /// Opens the admin sockets, unless they are off.
     pub(super) fn listen_to_admin(&mut self, port: Option<TcpListener>) -> Result<(), Error> {
         let config = self.changes.config();
         let mut listeners = Listeners::default();
+        let mut listens = Vec::new();
+        let mut note = |key, address| listens.push(ListensAt { key: Cow::Borrowed(key), address });
         if let Some(socket) = self.admin_socket(&config)? {
             tracing::info!(socket = %socket.path().display(), "listening to `gate queues` and `gate set`");
+            note("admin", socket.path().display().to_string());
             listeners.sockets.push((socket, Access::Owner));
         }
         if let Some(path) = &config.gate.admin_read {
             let socket = Socket::open(path, Audience::Group, self.options.takeover)?;
             tracing::info!(socket = %socket.path().display(), "listening to readers");
+            note("admin_read", path.display().to_string());
             listeners.sockets.push((socket, Access::Read));
         }
         if let Some(listener) = port {
@@ -35,6 +42,8 @@ impl Daemon {
             let hosts = config.gate.admin_hosts.clone();
             listeners.port = Some((listener, Rules { hosts, token }));
         }
+        config.gate.admin_http.iter().for_each(|address| note("admin_http", address.to_string()));
+        config.envoy.iter().for_each(|envoy| note("envoy", address_of(&envoy.listen)));
         if listeners.is_empty() {
             return Ok(());
         }
@@ -57,6 +66,8 @@ impl Daemon {
             readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),
             vanished: self.changes.vanished.subscribe(),
+            listens,
+            later: self.changes.later.subscribe(),
             accepting: self.changes.accepting.subscribe(),
             attached: config.services.iter().any(|service| service.backend.is_none()),
             tick: self.tick,
@@ -78,9 +89,8 @@ impl Daemon {
             AdminSocket::Default => Ok(open(&admin::default_path(pins)).map_or_else(
                 |error| {
                     // Not everyone may write there.
-                    let error = &error as &dyn std::error::Error;
                     tracing::warn!(
-                        error,
+                        error = with_causes(&error),
                         "no admin socket; `admin` in the section [gate] chooses another place"
                     );
                     None
@@ -95,7 +105,7 @@ impl Daemon {
 /// closes its own.
 pub(super) fn port(config: &Config, takes_over: bool) -> Result<Option<TcpListener>, Error> {
     let Some(address) = config.gate.admin_http else { return Ok(None) };
-    let failed = |source| Error::AdminPort { address, source };
+    let failed = |error| Error::AdminPort { address, error };
     if !takes_over {
         // Two gates of one user could share the port, and nobody would know whom they ask.
         drop(TcpListener::bind(address).map_err(failed)?);
@@ -103,6 +113,13 @@ pub(super) fn port(config: &Config, takes_over: bool) -> Result<Option<TcpListen
     let listener = listen_reusing_port(address).map_err(failed)?;
     tracing::info!(%address, "listening to readers over TCP");
     Ok(Some(listener))
+}
+
+fn address_of(listen: &EnvoyAddress) -> String {
+    match listen {
+        EnvoyAddress::Tcp(address) => address.to_string(),
+        EnvoyAddress::Unix(path) => path.display().to_string(),
+    }
 }
 
 /// The token in a file that not everyone can read.

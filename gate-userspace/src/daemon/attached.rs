@@ -1,14 +1,17 @@
 //! The program at its interfaces.
 
 use std::collections::BTreeSet;
+use std::io;
 
 use gate_common::abi::AttachMode;
 use nix::net::if_::if_nametoindex;
 
+use super::veth::is_veth;
 use crate::kernel::attach::{self, mode_name};
 use crate::kernel::interfaces::{Interface, attach_again, is_attached};
 use crate::kernel::stacking::above;
 use crate::kernel::{Loaded, PinDir, mark};
+use crate::system_error::with_causes;
 
 /// The program at its interfaces.
 pub(super) struct Attached {
@@ -59,16 +62,12 @@ impl Attached {
         let failed = match mark::attach(&mut self.loaded, present, self.mark, &self.pins) {
             Ok(failed) => failed,
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "{NOT_MARKED}");
+                tracing::warn!(error = with_causes(&error), "{NOT_MARKED}");
                 return;
             }
         };
         for (interface, error) in &failed {
-            tracing::warn!(
-                interface = interface.name,
-                error = error as &dyn std::error::Error,
-                "{NOT_MARKED}"
-            );
+            tracing::warn!(interface = interface.name, error = with_causes(error), "{NOT_MARKED}");
         }
         self.unmarked = self.loaded.maps.unmarked_slots();
     }
@@ -148,4 +147,11 @@ pub(super) fn announce_attached(interface: &str, mode: AttachMode, requested: at
         tracing::warn!(interface, "the driver has no XDP: attached in generic mode, which is slower");
     }
     tracing::info!(interface, mode = mode_name(mode), pins = %pins.path().display(), "attached");
+    let is_veth = if_nametoindex(interface).map_err(io::Error::from).and_then(is_veth);
+    if is_veth.unwrap_or(false) {
+        tracing::warn!(
+            interface,
+            "a veth: clients at its other end get no refusals over UDP, and no resets, unless `gate peer --interface IF` runs there"
+        );
+    }
 }

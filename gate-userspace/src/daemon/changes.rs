@@ -15,6 +15,8 @@ pub(super) struct Changes {
     pub(super) config: watch::Sender<Arc<Config>>,
     /// The interfaces that have vanished since, by name.
     pub(super) vanished: watch::Sender<Vec<String>>,
+    /// The keys whose values count from the next start only, as of the last change.
+    pub(super) later: watch::Sender<Vec<String>>,
     /// True until new clients of proxied services are no longer accepted.
     pub(super) accepting: watch::Sender<bool>,
     /// The configuration of the start.
@@ -34,6 +36,7 @@ impl Changes {
             overrides: watch::Sender::default(),
             config: watch::Sender::new(Arc::clone(&config)),
             vanished: watch::Sender::default(),
+            later: watch::Sender::default(),
             accepting: watch::Sender::new(true),
             started: config,
             orders,

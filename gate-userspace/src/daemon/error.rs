@@ -7,6 +7,7 @@ use crate::control;
 use crate::control::layout::Misfit;
 use crate::control::tick::{self, Lost};
 use crate::policy::range::OutOfRange;
+use crate::system_error::in_words;
 use crate::{admin, dispatcher, kernel};
 
 /// Why the daemon could not start, or ended by itself.
@@ -59,15 +60,24 @@ pub enum Error {
     /// The admin socket cannot be had.
     #[error(transparent)]
     Admin(#[from] admin::Error),
+    /// The gate that it is to take over from cannot be told.
+    #[error("cannot take over without XDP from the gate that listens at {}: end it first", socket.display())]
+    Neighbour {
+        /// Where it listens.
+        socket: PathBuf,
+        /// Why it cannot be told.
+        source: admin::client::Error,
+    },
     /// The TCP port cannot be had.
     #[error(
-        "cannot listen at {address} (`admin_http` in the section [gate]); a gate that takes over needs --takeover"
+        "cannot listen at {address} (`admin_http` in the section [gate]): {}; if it is a gate, --takeover takes its place",
+        in_words(error)
     )]
     AdminPort {
         /// Where.
         address: std::net::SocketAddr,
         /// The system's error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// The token is of no use.
     #[error("{} (`admin_token_file` in the section [gate]): {why}", path.display())]

@@ -15,6 +15,7 @@
 //! - `admin`: the sockets that show what is known and accept changes.
 //! - `envoy`: the server that Envoys ask.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
+//! - `neighbour`: the gate before this one, where no map names it; `veth`: interfaces whose other end has to be prepared.
 //! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
@@ -34,6 +35,7 @@ mod error;
 mod fleet;
 mod interfaces;
 mod local;
+mod neighbour;
 mod options;
 mod process;
 mod reload;
@@ -47,6 +49,7 @@ pub use error::Error;
 pub use options::Options;
 
 /// Runs until it is told to stop.
+mod veth;
 ///
 /// # Errors
 ///

@@ -13,6 +13,7 @@ use super::changes::Changes;
 use super::draining::Draining;
 use super::envoy::EnvoyServer;
 use super::error::Error;
+use super::neighbour::Neighbour;
 use super::options::Options;
 use super::service_manager::{ServiceManager, take_over_from_parent};
 use super::settings::{now, syn_cookies};
@@ -67,6 +68,8 @@ pub(super) struct Daemon {
     /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
     pub(super) inherited_tenants: HashSet<u32>,
     pub(super) service_manager: ServiceManager,
+    /// The gate before this one, if no map names it; it is told to hand over once this one serves.
+    pub(super) neighbour: Option<Neighbour>,
     /// Reports to the owners of limits that this gate shares with others.
     pub(super) reporter: Option<Reporter>,
     pub(super) _heartbeat: Heartbeat,
@@ -101,12 +104,16 @@ impl Daemon {
     }
 
     /// Tells whoever waits for it that gate serves now.
-    pub(super) fn announce(&self) {
+    pub(super) fn announce(&mut self) {
         self.service_manager.ready();
-        if self.attached.is_none()
-            && let Err(error) = take_over_from_parent()
-        {
-            tracing::warn!(%error, "cannot ask the old gate to leave");
+        match self.neighbour.take() {
+            Some(neighbour) => neighbour.hand_over(),
+            None if self.attached.is_none() => {
+                if let Err(error) = take_over_from_parent() {
+                    tracing::warn!(%error, "cannot ask the old gate to leave");
+                }
+            }
+            None => {}
         }
     }
 

@@ -18,6 +18,7 @@ use crate::bypass;
 use crate::config::{self, Config};
 use crate::control::layout::Layout;
 use crate::dispatcher::Dispatcher;
+use crate::system_error::with_causes;
 
 impl Daemon {
     /// The change that is due between two ticks, if there is one.
@@ -60,12 +61,14 @@ impl Daemon {
         let (config, layout, overrides) = match reloaded {
             Ok(reloaded) => reloaded,
             Err(Error::Config(error)) => {
-                tracing::error!("the configuration stays as it was:\n{error}");
+                // Each fault is an event.
+                for fault in error.to_string().lines() {
+                    tracing::error!("the configuration stays as it was: {fault}");
+                }
                 return Ok(());
             }
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::error!(error, "the configuration stays as it was");
+                tracing::error!("the configuration stays as it was: {}", with_causes(&error));
                 return Ok(());
             }
         };
@@ -163,6 +166,7 @@ impl Daemon {
         self.reporter.iter().for_each(|reporter| fleet::follow(reporter, &config));
         self.dispatcher.iter().try_for_each(|dispatcher| dispatcher.follow(&config, &self.maps))?;
         let later = self.changes.started.from_next_start(&config);
+        self.changes.later.send_replace(later.clone());
         let later = later.into_iter().map(|key| format!("{key} counts from the next start only")).collect();
         self.changes.config.send_replace(Arc::new(config));
         Ok(later)

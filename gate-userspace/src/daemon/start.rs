@@ -8,6 +8,7 @@ use super::attached::{Attached, announce_attached};
 use super::changes::Changes;
 use super::envoy::EnvoyServer;
 use super::error::Error;
+use super::neighbour::Neighbour;
 use super::options::Options;
 use super::process::Daemon;
 use super::service_manager::ServiceManager;
@@ -30,6 +31,7 @@ use crate::kernel::attach;
 use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
 use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir};
+use crate::system_error::with_causes;
 
 impl Daemon {
     /// Starts as the configuration says.
@@ -94,8 +96,13 @@ impl Daemon {
             Previous::Draining(predecessor) => Some(predecessor.clone()),
             _ => None,
         };
+        let neighbour = match previous {
+            Previous::None | Previous::Gone(_) => Neighbour::find(&options, config)?,
+            Previous::Left(_) | Previous::Draining(_) | Previous::Killed(_) => None,
+        };
         let mut daemon =
             Self::serving(options, config, port, (maps, ownership), layout, predecessor.clone())?;
+        daemon.neighbour = neighbour;
         daemon.local = local;
         daemon.inherited_tenants = occupied.tenants.into_values().collect();
         announce_ownership(previous);
@@ -130,14 +137,16 @@ impl Daemon {
         if config.services.iter().any(|service| service.backend.is_none()) {
             return Err(Error::Bare(error));
         }
-        tracing::warn!(error = &error as &dyn std::error::Error, "continuing without XDP");
+        tracing::warn!(error = with_causes(&error), "continuing without XDP");
         Self::in_user_space(options, config, port)
     }
 
     fn in_user_space(options: Options, config: &Config, port: Option<TcpListener>) -> Result<Self, Error> {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
         let layout = Layout::build(config, &occupied(&maps))?;
-        let started = Self::serving(options, config, port, (Arc::new(maps), ownership), layout, None)?;
+        let neighbour = Neighbour::find(&options, config)?;
+        let mut started = Self::serving(options, config, port, (Arc::new(maps), ownership), layout, None)?;
+        started.neighbour = neighbour;
         tracing::info!("running without XDP");
         Ok(started)
     }
@@ -195,6 +204,7 @@ impl Daemon {
             migrating: None,
             inherited_tenants: HashSet::new(),
             service_manager: ServiceManager::from_environment(),
+            neighbour: None,
             reporter,
             _heartbeat: heartbeat,
         };

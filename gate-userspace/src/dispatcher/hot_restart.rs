@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::hot_cache;
 use crate::kernel::owner::Predecessor;
+use crate::system_error::with_causes;
 
 /// How far a gate's threads have come. They never go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,9 +100,8 @@ impl InheritedSockets {
                 Some((kind, address, file))
             })),
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
                 tracing::warn!(
-                    error,
+                    error = with_causes(&error),
                     "cannot inherit listening sockets: connection attempts during the takeover may fail"
                 );
             }

@@ -44,6 +44,7 @@ use crate::config::{self, Config};
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
+use crate::system_error::in_words;
 
 mod accept;
 mod admission;
@@ -118,14 +119,14 @@ pub struct Dispatcher {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address cannot be listened at.
-    #[error("service {service}: cannot listen at {address}: {source}")]
+    #[error("service {service}: cannot listen at {address}: {}", in_words(error))]
     Listen {
         /// The service's name.
         service: String,
         /// The address.
         address: SocketAddr,
         /// The system's error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// An admission policy's parameter that the configuration should not have let through.
     #[error(transparent)]

@@ -49,7 +49,7 @@ impl Listeners {
     fn at(settings: &Settings, inherited: &mut InheritedSockets, all: bool) -> Result<Self, Error> {
         let addresses = |on: bool| settings.listen.iter().copied().filter(move |_| on);
         let failed = |address: SocketAddr| {
-            move |source| Error::Listen { service: settings.name.clone(), address, source }
+            move |error| Error::Listen { service: settings.name.clone(), address, error }
         };
         let mut this = Self::default();
         for address in addresses(settings.transports.tcp) {

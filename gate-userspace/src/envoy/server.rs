@@ -27,6 +27,7 @@ use crate::dispatcher::{NamedTenants, prefer_socket};
 use crate::kernel::Maps;
 use crate::limits::Table;
 use crate::logging::once_a_minute;
+use crate::system_error::with_causes;
 
 /// The place where a server listens.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ async fn serve(
 
 fn log(result: Result<(), tonic::transport::Error>) {
     if let Err(error) = result {
-        tracing::error!(error = &error as &dyn std::error::Error, "no longer answering Envoys");
+        tracing::error!(error = with_causes(&error), "no longer answering Envoys");
     }
 }
 

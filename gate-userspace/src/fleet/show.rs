@@ -7,8 +7,9 @@ use serde::Serialize;
 use tonic::transport::{Channel, ClientTlsConfig};
 use tonic::{Response, Status};
 
-use super::endpoint::{endpoint, with_causes};
+use super::endpoint::endpoint;
 use super::wire::{MAX_MESSAGE, QuotaClient, ResetReply, ResetRequest, ShowReply, ShowRequest, decoded};
+use crate::system_error::with_causes;
 
 /// The accounts of an owner, and its gates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -74,7 +75,9 @@ pub struct Gate {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no connection.
-    #[error("no owner of limits answers at {0}: is `gate quota run` running there? ({1})")]
+    #[error(
+        "no owner of limits answers at {0}: start one with `gate quota run`, or name another with --owner{1}"
+    )]
     NoOwner(String, String),
     /// A refusal.
     #[error("the owner at {0} refused: {1}")]
@@ -119,7 +122,12 @@ fn call<T>(
     ask: impl AsyncFnOnce(QuotaClient<Channel>) -> Result<Response<T>, Status>,
 ) -> Result<T, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let no_owner = |error| Error::NoOwner(owner.to_owned(), with_causes(&error));
+    let no_owner = |error| {
+        let cause = with_causes(&error);
+        // That says it all.
+        let cause = if cause.contains("Connection refused") { String::new() } else { format!(" ({cause})") };
+        Error::NoOwner(owner.to_owned(), cause)
+    };
     let endpoint = endpoint(owner, tls).map_err(no_owner)?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
     runtime.block_on(async {

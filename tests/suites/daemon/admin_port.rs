@@ -199,7 +199,8 @@ fn ports_in_use_and_useless_tokens_end_the_start() -> Result<()> {
     let at = taken.local_addr()?;
     let said = fails(&format!("admin_http = \"{at}\""))?;
     ensure!(
-        said.contains(&format!("cannot listen at {at} (`admin_http`")) && said.contains("in use"),
+        said.contains(&format!("cannot listen at {at} (`admin_http`"))
+            && said.contains("another program listens there"),
         "{said}"
     );
     let site = Site::new()?;
@@ -225,6 +226,11 @@ fn a_reload_says_that_the_port_counts_from_the_next_start() -> Result<()> {
     std::fs::write(config, text.replace("gate.example", "other.example"))?;
     site.gate.signal(Signal::SIGHUP)?;
     site.gate.program().wait_for("gate.admin_hosts counts from the next start only", PATIENCE)?;
+    let (_, socket) = site.gate.files()?;
+    let status = String::from_utf8(site.gate.command(&["status"])?.stdout)?;
+    ensure!(status.contains("\ncounts from the next start only: gate.admin_hosts\n"), "{status}");
+    let listens = format!("\nlistens at {} (admin), {} (admin_http)\n", socket.display(), site.port);
+    ensure!(status.contains(&listens), "{status}");
     Ok(())
 }
 
@@ -259,7 +265,6 @@ fn a_takeover_refuses_no_connection_to_the_port() -> Result<()> {
             let mut next = ChildProcess::start("gate", command)?;
             next.wait_for("running without XDP", PATIENCE)?;
             let before = answered.load(Ordering::Relaxed);
-            site.gate.signal(Signal::SIGUSR2)?;
             wait_until("the old one ends", || Ok(!site.gate.program().is_running()?))?;
             wait_until("the next one answers", || Ok(answered.load(Ordering::Relaxed) > before + 200))?;
             anyhow::Ok(next)

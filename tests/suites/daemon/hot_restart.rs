@@ -313,8 +313,8 @@ fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
                 let mut command = Command::new(paths::gate());
                 command.args(["run", "--takeover", "--config"]).arg(&config);
                 let mut next = ChildProcess::start("gate", command)?;
-                next.wait_for("running without XDP", PATIENCE)?;
-                gate.signal(Signal::SIGUSR2)?;
+                // It tells the old one itself.
+                next.wait_for("took over from a running gate", PATIENCE)?;
                 wait_until("the old one ends", || Ok(!gate.program().is_running()?))?;
                 let before = answered.load(Ordering::Relaxed);
                 wait_until("the next one answers", || Ok(answered.load(Ordering::Relaxed) > before + 200))?;

@@ -53,7 +53,8 @@ fn quotas(site: &Site) -> Vec<(String, f64)> {
 #[test]
 fn it_attaches_reports_and_leaves_nothing_behind() {
     let site = site!("it_attaches_reports_and_leaves_nothing_behind");
-    let gate = site.start(&[]).unwrap();
+    let mut gate = site.start(&[]).unwrap();
+    gate.wait_for("unless `gate peer --interface IF` runs there", PATIENCE).unwrap();
     let status = site.json(&["status"]).unwrap();
     assert_eq!(status["daemon"], gate.id());
     assert_eq!((&status["interface"], &status["mode"]), (&SERVER_INTERFACE.into(), &"native".into()));
@@ -309,6 +310,26 @@ fn an_interface_may_go_down_be_renamed_or_vanish() {
     assert_eq!(interface(), SERVER_INTERFACE);
     gate.end().unwrap();
     assert_eq!(site.anything_left().unwrap(), None);
+}
+
+#[test]
+fn pins_that_another_sys_hides_are_named_with_their_remedy() {
+    let site = site!("pins_that_another_sys_hides_are_named_with_their_remedy");
+    let gate = site.start(&[]).unwrap();
+    // As `ip netns exec` does it.
+    let mut hidden = std::process::Command::new("unshare");
+    hidden.args([
+        "--mount",
+        "--net",
+        "sh",
+        "-c",
+        "umount -l /sys && mount -t sysfs gate /sys && exec \"$0\" status --pin-dir \"$1\"",
+    ]);
+    let said = hidden.arg(xtask::paths::gate()).arg(site.pins()).output().unwrap();
+    let said = (said.status.code(), String::from_utf8(said.stderr).unwrap());
+    assert!(said.0 == Some(1) && said.1.lines().count() == 1, "{said:?}");
+    assert!(said.1.contains("`ip netns exec` hides") && said.1.contains("nsenter --net="), "{said:?}");
+    gate.end().unwrap();
 }
 
 #[test]

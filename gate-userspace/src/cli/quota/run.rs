@@ -28,6 +28,7 @@ use crate::fleet::owner::lease::{Lease, LeaseKeeper};
 use crate::fleet::owner::{Bounds, Owner, Port, serve};
 use crate::limits::Rules;
 use crate::logging;
+use crate::system_error::in_words;
 
 pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
     let _log = logging::start()?;
@@ -48,7 +49,7 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         per_source: config.max_connections_per_source as usize,
     };
     let listener = TcpListener::bind(config.listen)
-        .with_context(|| format!("cannot listen at {}: is another owner running?", config.listen))?;
+        .map_err(|error| anyhow::anyhow!("cannot listen at {}: {}", config.listen, in_words(&error)))?;
     let metrics = config.metrics.map(listen_to_scrapes).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let (lease, registration) =
@@ -75,8 +76,9 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
 }
 
 fn listen_to_scrapes(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .with_context(|| format!("cannot listen at {address} (`metrics` in the section [quota])"))?;
+    let listener = TcpListener::bind(address).map_err(|error| {
+        anyhow::anyhow!("cannot listen at {address} (`metrics` in the section [quota]): {}", in_words(&error))
+    })?;
     tracing::info!(%address, "listening to readers of /metrics");
     Ok(listener)
 }
@@ -130,7 +132,11 @@ fn follow(path: &Path, accounts: &Accounts, shown: &Shown) {
         Ok(read) => read,
         Err(error) => {
             accounts.keep(Some(format!("the file is faulty: {error}")));
-            return tracing::error!("limits and certificates stay as they were:\n{error}");
+            // Each fault is an event.
+            for fault in error.to_string().lines() {
+                tracing::error!("limits and certificates stay as they were: {fault}");
+            }
+            return;
         }
     };
     shown.follow(credentials);

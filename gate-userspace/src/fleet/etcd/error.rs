@@ -1,6 +1,6 @@
 //! Why there is nothing from etcd.
 
-use crate::fleet::endpoint::with_causes;
+use crate::system_error::with_causes;
 
 /// Why there is nothing from etcd.
 #[derive(Debug, thiserror::Error)]

@@ -17,10 +17,11 @@ use tonic::{Status, Streaming};
 use super::book::{Book, Resumed};
 use super::shared::SharedBook;
 use crate::clock;
-use crate::fleet::endpoint::{endpoint, with_causes};
+use crate::fleet::endpoint::endpoint;
 use crate::fleet::etcd;
 use crate::fleet::membership::{Membership, Owners};
 use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
+use crate::system_error::with_causes;
 
 /// The running thread. It ends with this.
 #[derive(Debug)]

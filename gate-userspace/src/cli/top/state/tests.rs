@@ -113,7 +113,7 @@ fn a_view_begins_anew_and_keeps_its_readings() {
 #[test]
 fn a_failure_keeps_the_last_reading_and_a_hold_every_one() {
     let mut state = three();
-    let gone = || Error::NoDaemon { path: PathBuf::from("/run/gate.sock"), source: io::Error::other("gone") };
+    let gone = || Error::NoDaemon { path: PathBuf::from("/run/gate.sock"), error: io::Error::other("gone") };
     state.receive(Err(gone()));
     assert!(state.failure.as_ref().is_some_and(|said| said.contains("/run/gate.sock")));
     assert_eq!(shown(&state).0.len(), 3);
