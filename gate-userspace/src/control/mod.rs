@@ -13,6 +13,7 @@
 //! - `cost_sampler`: the cost samples of the workers, for learned prices.
 //! - [`watch`]: what is observed of each service's store.
 //! - [`board`]: what a tick saw and decided, for whoever shows it.
+//! - [`transitions`]: what is shed more or less, in words for the log.
 //! - [`tick`]: reads the maps, decides, writes the idle bank, flips the generation.
 
 pub mod addresses;
@@ -30,5 +31,6 @@ mod shared_limits;
 pub mod sizes;
 pub mod tables;
 pub mod tick;
+pub mod transitions;
 pub mod verdicts;
 pub mod watch;

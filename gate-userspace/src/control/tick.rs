@@ -20,6 +20,7 @@ use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSn
 use super::demand::{Demand, Since};
 use super::layout::Layout;
 use super::shared_limits::SharedLimits;
+use super::transitions::in_words;
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
@@ -27,7 +28,7 @@ use crate::policy::cost_model::Measure;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{ByClass, Pricing};
 use crate::policy::range::OutOfRange;
-use crate::policy::shedding::{Shedding, Transition};
+use crate::policy::shedding::{Shedding, Transition, Treatment};
 
 /// Another daemon owns the maps now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +74,8 @@ pub struct Ticker {
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
+    /// The changes of the last tick in what is shed, by service.
+    transitions: Vec<(usize, Transition)>,
 }
 
 /// The contents of a bank.
@@ -114,6 +117,7 @@ impl Ticker {
             rates: Vec::new(),
             sweep_in: None,
             last: None,
+            transitions: Vec::new(),
         };
         let in_force: Vec<_> =
             layout.tenants.iter().map(|tenant| rate_in_force(&this.maps, tenant)).collect();
@@ -222,9 +226,7 @@ impl Ticker {
             *state = tenant.base;
         }
         let snapshot = Snapshot { now, interval, tenants: &self.snapshots, services };
-        for (service, change) in decide(&self.rules, &snapshot, &mut self.memory, &mut self.states) {
-            self.log_transition(service, &change);
-        }
+        self.transitions = decide(&self.rules, &snapshot, &mut self.memory, &mut self.states);
         let generation = self.maps.generation().wrapping_add(1);
         self.apply(generation);
         self.change_rates(now);
@@ -285,13 +287,22 @@ impl Ticker {
         Report { generation, services, ..Report::default() }
     }
 
-    fn log_transition(&self, service: usize, change: &Transition) {
-        let service = self.service_names.get(service).map_or("?", Name::as_str);
-        let tier = change.tier.name();
-        let to = change.to;
-        let cause = change.cause.name();
-        let change = change.name();
-        tracing::info!(service, tier, change, to = ?to, cause, "shedding");
+    /// Logs what the last tick has changed about what is shed; `observed` is what was seen of each service.
+    pub fn log_transitions(&self, observed: impl FnOnce() -> Vec<ServiceReport>) {
+        if self.transitions.is_empty() {
+            return;
+        }
+        let observed = observed();
+        for (place, change) in &self.transitions {
+            let service = self.service_names.get(*place).map_or("?", Name::as_str);
+            let words = in_words(service, change, observed.get(*place));
+            match (change.from, change.to) {
+                (_, Treatment::Refused) => tracing::warn!("{words}"),
+                // The way between the two is many steps.
+                (Treatment::Dearer(_), Treatment::Dearer(_)) => tracing::debug!("{words}"),
+                (_, Treatment::Normal | Treatment::Dearer(_)) => tracing::info!("{words}"),
+            }
+        }
     }
 
     /// The shedding of each service under new rules: as before where they are the same, else none.

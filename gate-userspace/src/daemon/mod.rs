@@ -19,14 +19,19 @@
 //! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
+//! - `announcement`: what is served, and how it has ended, in a sentence each.
 //! - `settings`, `options`, `signals`, `allocator`: what the others are started with.
+
+use std::sync::Arc;
 
 use self::process::{Daemon, Stop};
 use self::signals::Signals;
+use crate::clock;
 use crate::kernel::PinDir;
 
 mod admin;
 mod allocator;
+mod announcement;
 mod attached;
 mod changes;
 mod draining;
@@ -44,12 +49,12 @@ mod settings;
 mod signals;
 mod start;
 mod trace;
+mod veth;
 
 pub use error::Error;
 pub use options::Options;
 
 /// Runs until it is told to stop.
-mod veth;
 ///
 /// # Errors
 ///
@@ -57,10 +62,13 @@ mod veth;
 /// it.
 pub async fn run(options: Options) -> Result<(), Error> {
     allocator::fix_thresholds();
+    let started = clock::monotonic();
     let mut signals = Signals::new()?;
     let mut daemon = Daemon::start(options)?;
     daemon.announce();
+    daemon.log_summary();
     let outcome = daemon.serve(&mut signals).await;
+    let maps = Arc::clone(&daemon.maps);
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
     match outcome {
@@ -77,5 +85,11 @@ pub async fn run(options: Options) -> Result<(), Error> {
         PinDir::remove(pins.path())?;
         tracing::info!("detached");
     }
+    let why = match &outcome {
+        Ok(Stop::Requested) => "told to",
+        Ok(Stop::HandOver) => "another gate has taken over",
+        Err(_) => "it cannot go on",
+    };
+    tracing::info!("{}", announcement::end(why, &maps, clock::monotonic().saturating_sub(started)));
     outcome.map(|_| ())
 }

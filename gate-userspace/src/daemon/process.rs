@@ -125,6 +125,7 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
+        self.ticker.log_transitions(|| self.watch.report());
         self.envoy.iter_mut().for_each(|envoy| envoy.exchange(now));
         self.reporter.iter().for_each(Reporter::tick);
         if let Err(error) = self.cpus.tick(&self.maps) {

@@ -7,6 +7,7 @@
 //! no peer makes the log grow as fast as it sends.
 //!
 //! - `queue`: the bounded queue and its writer.
+//! - `journal`: lines as the journal of systemd reads them.
 //! - `rate`: the lines that a place in the code may log.
 
 use std::fs::File;
@@ -21,9 +22,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+mod journal;
 mod queue;
 mod rate;
 
+use journal::{Lines, is_journal};
 use queue::Queue;
 use rate::RateLimit;
 
@@ -31,7 +34,7 @@ pub use queue::{Lost, LostLines};
 pub use rate::once_a_minute;
 
 /// Starts to log to standard error, at the level that `GATE_LOG` says, `info` without it; a JSON object a line if
-/// `GATE_LOG_FORMAT` is `json`. What is queued when the guard is dropped is still written, for a second at most.
+/// `GATE_LOG_FORMAT` is `json`. Lines for systemd's journal begin with their priority (`<4>`), without a time. What is queued when the guard is dropped is still written, for a second at most.
 ///
 /// # Errors
 ///
@@ -53,16 +56,17 @@ pub fn start() -> anyhow::Result<Flush> {
         .name("log".to_owned())
         .spawn(|| queue.write_to(stderr))
         .context("starting the thread that writes the log")?;
+    let has_priorities = is_journal();
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || queue)
+        .with_writer(Lines { queue, has_priorities })
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .log_internal_errors(false);
     let log = tracing_subscriber::registry().with(filter).with(RateLimit::new(queue));
-    if is_json {
-        log.with(lines.json().flatten_event(true)).init();
-    } else {
-        log.with(lines).init();
+    match (is_json, has_priorities) {
+        (true, _) => log.with(lines.json().flatten_event(true)).init(),
+        (false, true) => log.with(lines.without_time().with_level(false)).init(),
+        (false, false) => log.with(lines).init(),
     }
     Ok(Flush(()))
 }

@@ -176,7 +176,7 @@ fn ask(mut stream: TcpStream, replies: &ReplyCounts, over: &AtomicBool) -> Resul
 fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
     let store = Store::start(&Settings { service_time: USUAL, ..Settings::new("127.0.0.1:0".parse()?) })?;
     let service = "shedding = { short = \"500ms\", min_samples = \"10\", floor = \"15ms\" }";
-    let gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
+    let mut gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
     let over = Arc::new(AtomicBool::new(false));
     let mut clients = Vec::new();
     let mut replies = BTreeMap::new();
@@ -210,6 +210,9 @@ fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
     for client in clients {
         client.join().expect("it does not panic").context("a client")?;
     }
+    let said = gate.program().wait_for(" of store is refused: p95 ", PATIENCE)?;
+    ensure!(said.contains(" ms, usually "), "{said}");
+    gate.program().wait_for(" of store is served again, at ", PATIENCE)?;
     ensure!(vital.penalties() == 0, "{vital:?}");
     ensure!(vital.others.load(Ordering::Relaxed) + cheap.others.load(Ordering::Relaxed) == 0);
     Ok(())

@@ -97,3 +97,46 @@ fn frames_of_http_2_fill_no_log() -> Result<()> {
     ensure!(lines <= 20, "{lines} lines");
     Ok(())
 }
+
+/// Standard error that the environment calls the journal's, as systemd does.
+const JOURNAL: &str = "JOURNAL_STREAM=$(stat -L -c %d:%i /dev/stderr) exec \"$0\" \"$@\"";
+
+#[test]
+fn the_journal_reads_a_line_an_event_with_its_priority() -> Result<()> {
+    let store = Listening::redis()?;
+    let mut gate = Listening::gate_by_shell(JOURNAL, "resp", store.address, "", EVERYONE)?;
+    let version = env!("CARGO_PKG_VERSION");
+    let summary = gate.program().wait_for(" serves ", PATIENCE)?;
+    let begins = format!("<6>gate {version} serves store (Redis, proxied) at {}; tenants: 1; ", gate.address);
+    ensure!(summary.starts_with(&begins), "{summary}");
+    ensure!(summary.contains("; interfaces: none; off: XDP, page and metrics (admin_http), "), "{summary}");
+    gate.ask(b"PING\r\n", b"+PONG\r\n")?;
+    // Each fault is an event.
+    let (config, _) = gate.files()?;
+    let config = config.to_owned();
+    let text = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, format!("{text}\nnonsense = \"1\"\nmore = \"2\"\n"))?;
+    gate.signal(Signal::SIGHUP)?;
+    for key in ["nonsense", "more"] {
+        let said = gate.program().wait_for("the configuration stays as it was: ", PATIENCE)?;
+        ensure!(said.starts_with("<3>the configuration stays as it was: ") && said.contains(key), "{said}");
+    }
+    gate.signal(Signal::SIGTERM)?;
+    let end = gate.program().wait_for("gate ends after ", PATIENCE)?;
+    ensure!(
+        end.starts_with("<6>gate ends after ") && end.contains(" s: told to; requests passed: 1, refused: 0"),
+        "{end}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_log_that_is_no_journals_has_times_and_levels() -> Result<()> {
+    let store = Listening::redis()?;
+    // A program of a service whose output goes elsewhere has the variable as well.
+    let line = "JOURNAL_STREAM=1:1 exec \"$0\" \"$@\"";
+    let mut gate = Listening::gate_by_shell(line, "resp", store.address, "", EVERYONE)?;
+    let summary = gate.program().wait_for(" serves ", PATIENCE)?;
+    ensure!(summary.contains("Z  INFO gate ") && !summary.starts_with('<'), "{summary}");
+    Ok(())
+}
