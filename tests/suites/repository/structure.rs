@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 162] = [
+const ORDER: [&str; 166] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
