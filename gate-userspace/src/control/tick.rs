@@ -4,6 +4,8 @@
 //! services to the idle half of their slots. Buckets are never written, except for those of a tenant
 //! that no configuration in force knew, and by compare-and-swap where a part of a limit has another rate. A daemon that no longer owns the maps writes nothing.
 
+mod in_force;
+
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use gate_common::abi::{
 use gate_common::token_bucket::{Rate, at_another_rate};
 use gate_common::units::Nanos;
 
+use self::in_force::{rate_in_force, replaced};
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
 use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
 use super::demand::{Demand, Since};
@@ -414,32 +417,6 @@ impl Ticker {
             self.maps.tenants.store_at(id, offset_of!(Tenant, name), &Name::EMPTY);
         }
     }
-}
-
-/// The rate of a tenant's quota as the maps have it, and whether that is a part of a limit: if it is not what the configuration says,
-/// another gate has put it there.
-fn rate_in_force(maps: &Maps, tenant: &super::layout::Tenant) -> (Rate, bool) {
-    let configured = tenant.state.quota.rate;
-    if tenant.fresh {
-        return (configured, false);
-    }
-    let rate = maps.quota_rate(tenant.id);
-    // New maps, which an older gate's counters were brought to, say nothing of rates.
-    if rate == Rate::UNLIMITED { (configured, false) } else { (rate, rate != configured) }
-}
-
-/// The tenants that this layout charges with others than those in force, and at which of their places.
-fn replaced(maps: &Maps, layout: &Layout) -> Vec<(u32, [bool; 2])> {
-    let fresh: HashSet<u32> =
-        layout.tenants.iter().filter(|tenant| tenant.fresh).map(|tenant| tenant.id).collect();
-    let known = layout.tenants.iter().filter(|tenant| !tenant.fresh);
-    let places = known.map(|tenant| {
-        let before = maps.parents(tenant.id);
-        let now = tenant.state.parents;
-        // A fresh tenant is another, whoever had its number before.
-        (tenant.id, [0, 1].map(|place| before[place] != now[place] || fresh.contains(&now[place])))
-    });
-    places.filter(|(_, places)| *places != [false; 2]).collect()
 }
 
 /// The services' names, in the order of the configuration.

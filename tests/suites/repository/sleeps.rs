@@ -42,7 +42,7 @@ const ALLOWED: [(&str, usize, &str); 28] = [
     ("tests/suites/proxy/isolation/slow_writers.rs", 1, SLOW),
     ("tests/suites/proxy/modes.rs", 1, SLOW),
     ("tests/suites/proxy/overload.rs", 1, PACED),
-    ("tests/suites/proxy/sessions.rs", 1, SLOW),
+    ("tests/suites/proxy/sessions.rs", 1, FORCED),
     ("tests/suites/proxy/sessions/random.rs", 2, FORCED),
     ("tests/support/fleet_site.rs", 1, PACED),
     ("tests/support/flood.rs", 1, PACED),
