@@ -21,6 +21,7 @@ mod misleading;
 mod net;
 mod package;
 mod page;
+mod recipes;
 mod service_manager;
 mod sources;
 mod story;

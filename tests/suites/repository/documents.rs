@@ -23,6 +23,9 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
+/// The most words in the README: so many are read in some minutes.
+const README_WORDS: usize = 1_200;
+
 /// The top of the workspace: what begins with one of these is a path.
 const TOP: [&str; 6] = ["gate-common", "gate-ebpf", "gate-userspace", "tests", "xtask", "docs"];
 
@@ -118,6 +121,47 @@ fn the_kernels_table_names_the_commit_it_was_measured_at() {
 fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter(|c| c.is_alphanumeric() || *c == ' ' || *c == '-');
     kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn the_readme_is_read_in_minutes() {
+    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let words = readme.split_whitespace().count();
+    assert!(words <= README_WORDS, "README.md has {words} words: move what is no first look to docs");
+}
+
+/// A step of rolling out is watched by alerts that there are.
+#[test]
+fn alerts_that_documents_name_exist() {
+    let read = |name: &str| fs::read_to_string(workspace().join("docs").join(name)).unwrap();
+    let alerts = read("alerts.yml");
+    for name in ["ROLLING-OUT.md", "PRODUCTION.md"] {
+        let text = read(name);
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let is_alert = |word: &&str| word.starts_with("Gate") && word.len() > "Gate".len();
+        let missing: Vec<_> =
+            words.filter(is_alert).filter(|word| !alerts.contains(&format!("alert: {word}\n"))).collect();
+        assert!(missing.is_empty(), "docs/{name} names {missing:?}");
+    }
+}
+
+/// A link to a heading of another document, or of its own.
+#[test]
+fn links_to_headings_lead_to_one() {
+    for document in documents() {
+        let file = workspace().join(&document);
+        let text = fs::read_to_string(&file).unwrap();
+        for (target, heading) in links(&text).filter_map(|target| target.split_once('#')) {
+            if target.contains("://") || !(target.is_empty() || target.ends_with(".md")) {
+                continue;
+            }
+            let other = if target.is_empty() { file.clone() } else { file.parent().unwrap().join(target) };
+            let other = fs::read_to_string(other).unwrap();
+            let mut headings = other.lines().filter(|line| line.starts_with('#'));
+            let is_there = headings.any(|line| anchor(line.trim_start_matches(['#', ' '])) == heading);
+            assert!(is_there, "{} links to {target}#{heading}", document.display());
+        }
+    }
 }
 
 #[test]
