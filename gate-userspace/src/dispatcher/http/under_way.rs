@@ -48,7 +48,7 @@ impl UnderWay {
     pub(super) async fn permit(&mut self) -> Result<(), Refusal> {
         let admission = &self.service.admission;
         let now = clock::monotonic();
-        let mut charged = self.call.charged.borrow_mut();
+        let mut charged = self.call.charged.borrow().clone();
         if admission.take_permit(self.call.queue(), false) {
             self.call.permit.set(Permit::Held);
             if let Err(refusal) = self.call.store_accepts(now) {
@@ -56,12 +56,12 @@ impl UnderWay {
             }
             admission.count_passed(&self.service.ledger.borrow(), &mut charged);
             admission.note_not_queued(charged.class.tier, now);
+            self.call.charged.replace(charged);
         } else {
             let is_only = !self.service.tenants.borrow().are_several();
             if let Err(refusal) = admission.queue_accepts(charged.tenant, 0, is_only) {
                 return Err(admission.refuse(&mut self.service.ledger.borrow_mut(), &charged, refusal));
             }
-            drop(charged);
             admission.enqueue(QueuedCall::new(Rc::clone(&self.call)), &[], now);
             self.call.granted().await?;
             self.call.permit.set(Permit::Held);
@@ -105,6 +105,7 @@ impl UnderWay {
             // Its time was its client's as well.
             self.service.metrics.answered(class.query_type, Nanos::ZERO, now.saturating_sub(sent), 1);
         }
+        drop(call_charged);
         self.release();
     }
 
