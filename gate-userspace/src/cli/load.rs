@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// arrivals=poisson|constant, bursts=ON/PERIOD, keys=uniform:COUNT|zipf:COUNT:EXPONENT,
     /// hot=KEY:SHARE, reads=SHARE, value=SIZE, connections=COUNT; or mix=FILE instead of keys, hot, reads
     /// and value.
-    #[arg(long = "tenant", required = true, value_name = "name=polite,rate=2000/s,...")]
+    #[arg(long = "tenant", required = true, value_name = "name=NAME,rate=RATE,...")]
     tenants: Vec<TenantLoad>,
     /// For how long.
     #[arg(long = "for", default_value = "10s", value_parser = duration)]

@@ -5,7 +5,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 use gate_common::units::Nanos;
 
 use crate::config::units;
@@ -15,6 +15,7 @@ mod check;
 mod completions;
 mod detach;
 mod explain;
+mod help;
 mod hotkeys;
 mod listing;
 mod load;
@@ -77,7 +78,8 @@ enum Command {
 
 /// Parses the arguments, runs the command, prints a failure to standard error.
 pub fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let Cli { command } =
+        Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // `quota` serves or asks over sockets, and does so itself once it has something to print.
     if !matches!(command, Command::Run(_) | Command::Load(_) | Command::Store(_) | Command::Quota(_)) {
         signals::die_of_closed_pipes();

@@ -40,11 +40,12 @@ Examples:
   gate run --config gate.toml --interface eth1   at this interface
   gate run --config gate.toml --takeover         upgrade a running gate
   gate run --config gate.toml --takeover --trace 10.1.2.3
-                                                 see what becomes of that client's packets, until the next takeover
+      what becomes of that client's packets, until the next takeover
 
 Signals: SIGTERM serves the clients of proxied services to their end (`drain`), then detaches; a second one, or
 SIGINT, ends at once. SIGHUP reads the configuration again; SIGUSR1 starts the program that is
 installed now, which takes over; SIGUSR2 hands over.
+
 Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {

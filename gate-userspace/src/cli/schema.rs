@@ -12,9 +12,10 @@ use crate::admin::document::{SCHEMAS, schema};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  gate schema status                the document of /v1/status and of `gate status --json`
-  gate schema tenants               the document of /v1/tenants and of `gate tenants --json`
-  gate schema order                 the body of POST /v1/set; `set` is its result, `error` that of any failure
+  gate schema status     of /v1/status and of `gate status --json`
+  gate schema tenants    of /v1/tenants and of `gate tenants --json`
+  gate schema order      the body of POST /v1/set; `set` is its result, `error`
+                         that of any failure
 
 Every document has a `schema_version`. New fields leave it as it is.")]
 pub(super) struct Args {

@@ -37,7 +37,7 @@ Examples:
   gate set tenant.search.quota \"8000 RU/s\"       until the gate ends
   gate set tenant.search.quota \"8000 RU/s\" --save  and from then on
   gate set tenant.batch.tier best-effort
-  gate set tenant.batch.multiplier 4             all its requests are four times as dear
+  gate set tenant.batch.multiplier 4             four times as dear
   gate set tenant.batch.refuse on                all of them are refused
   gate set service.cache.price.row \"0.2 RU\"
   gate set gate.mode shadow --dry-run            whether that is right
