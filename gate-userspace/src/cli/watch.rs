@@ -75,7 +75,7 @@ fn line(verdict: &Sampled) -> String {
         (Some(reason), None) => format!("refused {reason}"),
         (Some(reason), Some(bucket)) => format!("refused {reason} of {bucket}"),
     };
-    format!("{time} {source} {service} {tenant} {query_type} {result} ({layer}, x{weight})")
+    format!("{time} {source} {service} {tenant} {query_type} {result} ({layer}, 1 of {weight})")
 }
 
 /// How often the gate is asked for more.
@@ -100,9 +100,9 @@ mod tests {
         };
         assert_eq!(
             line(&verdict),
-            "01:02:03.004 10.0.0.1 cache nobody get refused quota of get (proxy, x64)"
+            "01:02:03.004 10.0.0.1 cache nobody get refused quota of get (proxy, 1 of 64)"
         );
         let passed = Sampled { reason: None, bucket: None, tenant: Some("a".to_owned()), ..verdict };
-        assert_eq!(line(&passed), "01:02:03.004 10.0.0.1 cache a get passed (proxy, x64)");
+        assert_eq!(line(&passed), "01:02:03.004 10.0.0.1 cache a get passed (proxy, 1 of 64)");
     }
 }

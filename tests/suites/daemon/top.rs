@@ -59,9 +59,29 @@ fn top_fits_a_terminal_of_twenty_columns() -> Result<()> {
     let gate = gate()?;
     let mut terminal = top(&gate, 20)?;
     terminal.shows("acme")?;
-    terminal.shows("1 tenants")?;
+    terminal.shows("[1]tenants")?;
     terminal.types("\x03")?;
     terminal.ends()
+}
+
+/// The columns that an operator needs first are there in a narrow terminal, and the others follow as there is room.
+#[test]
+fn top_leaves_out_what_matters_least() -> Result<()> {
+    let gate = gate()?;
+    for (columns, there, not_there) in [
+        (60, &["[1]tenants", "why refused", "passed/s"][..], &["by hand", "segments/s", "tier"][..]),
+        (80, &["[5]sources", "why refused", "quota RU/s", "burst left"], &["segments/s"]),
+        (120, &["why refused", "quota RU/s", "tier", "by hand", "segments/s"], &[]),
+    ] {
+        let mut terminal = top(&gate, columns)?;
+        terminal.shows("acme")?;
+        there.iter().try_for_each(|text| terminal.shows(text))?;
+        let contents = terminal.contents();
+        ensure!(!not_there.iter().any(|text| contents.contains(text)), "{columns}:\n{contents}");
+        terminal.types("q")?;
+        terminal.ends()?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn views(state: &State, width: u16) -> Line<'static> {
         // Where they do not fit, the others are numbers.
         let is_short = whole > usize::from(width) && view != state.view();
         let name =
-            if is_short { format!(" {} ", place + 1) } else { format!(" {} {} ", place + 1, view.name()) };
+            if is_short { format!("[{}] ", place + 1) } else { format!("[{}]{} ", place + 1, view.name()) };
         Piece::styled(name, style)
     });
     Line::from(names.collect::<Vec<_>>())
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_table_fits_every_width() {
         for (width, there, not_there) in [
-            (20, vec!["user:0", "1 ", "4 keys", "key"], vec!["cache"]),
+            (20, vec!["user:0", "[1]", "[4]keys", "key"], vec!["cache"]),
             (80, vec!["user:0", "1,000,000", "asked*", "cache", "hot", "? help"], vec![]),
             (300, vec!["user:0", "1,000,000", "cache"], vec![]),
         ] {
@@ -233,6 +233,14 @@ mod tests {
                 assert!(!drawn.contains(text), "{text} at {width}:\n{drawn}");
             }
         }
+    }
+
+    #[test]
+    fn tabs_are_named_and_give_way_to_numbers() {
+        let wide = drawn(&state(), 60, 10);
+        assert!(wide.contains("[1]tenants [2]services [3]types [4]keys [5]sources "), "{wide}");
+        let narrow = drawn(&state(), 30, 10);
+        assert!(narrow.contains("[1] [2] [3] [4]keys [5] "), "{narrow}");
     }
 
     #[test]

@@ -124,28 +124,28 @@ impl View {
 const TENANTS: [Column; 10] = [
     text("tenant"),
     number("refused/s"),
+    text("why refused"),
     number("passed/s"),
-    number("segments/s"),
-    number("RU/s"),
     number("quota RU/s"),
     number("burst left"),
-    text("why refused"),
+    number("RU/s"),
     text("tier"),
     text("by hand"),
+    number("segments/s"),
 ];
 
 /// The keys that gate sorts tenants by, for each column.
 const SORT_KEYS: [SortKey; TENANTS.len()] = [
     SortKey::Name,
     SortKey::RefusedRate,
+    SortKey::Reason,
     SortKey::PassedRate,
-    SortKey::SegmentsRate,
-    SortKey::ChargedRate,
     SortKey::Quota,
     SortKey::BurstLeft,
-    SortKey::Reason,
+    SortKey::ChargedRate,
     SortKey::Tier,
     SortKey::ByHand,
+    SortKey::SegmentsRate,
 ];
 
 const SERVICES: [Column; 9] = [
@@ -164,12 +164,12 @@ const TYPES: [Column; 9] = [
     text("type"),
     text("service"),
     number("answered/s"),
+    text("ms, of objective"),
     number("accepted"),
-    number("waiting"),
     number("p50 ms"),
     number("p99 ms"),
     number("store p50"),
-    text("objective ms"),
+    number("waiting"),
 ];
 
 const KEYS: [Column; 5] = [text("key"), number("asked"), number("error"), text("service"), text("hot")];
@@ -197,16 +197,24 @@ fn tenant(span: Span<'_>, before: Option<&Tenant>, now: &Tenant) -> Row {
     let cells = vec![
         Cell::text(&now.name),
         Cell::number(refused, print::amount),
+        Cell::text(first_two(&why.collect::<Vec<_>>())),
         Cell::number(passed, print::amount),
-        Cell::number(segments, print::amount),
-        Cell::number(charged, print::amount),
         quota,
         Cell::number(Some(now.burst_left), percent),
-        Cell::text(why.collect::<Vec<_>>().join(", ")),
+        Cell::number(charged, print::amount),
         Cell::text(now.tier.clone()),
         Cell::text(by_hand(now)),
+        Cell::number(segments, print::amount),
     ];
     Row { key: now.name.clone(), cells, stands_out: refused.is_some_and(|rate| rate > 0.0) }
+}
+
+/// The first two of these, and how many more there are: a row's details have all.
+fn first_two(all: &[String]) -> String {
+    match all {
+        [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second}, {} more", rest.len()),
+        all => all.join(", "),
+    }
 }
 
 fn proxied(service: &Service, window_s: f64) -> Row {
@@ -246,21 +254,37 @@ fn query_type(service: &str, of_type: &QueryType, window_s: f64) -> Row {
     let ms = |times: Option<Percentiles>, which: fn(&Percentiles) -> f64| {
         Cell::number(times.as_ref().map(which), |ms| format!("{ms:.2}"))
     };
-    let objective = of_type.objective_ms.iter().map(|(percentile, limit)| format!("{percentile} {limit}"));
+    // The same percentile on both sides.
+    let objective = of_type.objective_ms.iter().map(|(percentile, limit)| {
+        match of_type.response_ms.as_ref().and_then(|times| at(times, percentile)) {
+            Some(ms) => format!("{percentile} {ms:.1} of {limit}"),
+            None => format!("{percentile} of {limit}"),
+        }
+    });
     let answered = Some(of_type.answered as f64 / window_s).filter(|rate| rate.is_finite());
     let cells = vec![
         Cell::text(of_type.name.clone()),
         Cell::text(service),
         Cell::number(answered, print::amount),
+        Cell::text(objective.collect::<Vec<_>>().join(", ")),
         Cell::number(of_type.accepted, percent),
-        Cell::number(Some(of_type.waiting as f64), print::amount),
         ms(of_type.response_ms, |times| times.p50),
         ms(of_type.response_ms, |times| times.p99),
         ms(of_type.processing_ms, |times| times.p50),
-        Cell::text(objective.collect::<Vec<_>>().join(", ")),
+        Cell::number(Some(of_type.waiting as f64), print::amount),
     ];
     let stands_out = of_type.accepted.is_some_and(|accepted| accepted < 1.0);
     Row { key: format!("{service} {}", of_type.name), cells, stands_out }
+}
+
+/// The time at a percentile that an objective names, if it is measured.
+fn at(times: &Percentiles, percentile: &str) -> Option<f64> {
+    match percentile {
+        "p50" => Some(times.p50),
+        "p90" => Some(times.p90),
+        "p99" => Some(times.p99),
+        _ => None,
+    }
 }
 
 fn key(key: &Key) -> Row {
@@ -339,11 +363,13 @@ mod tests {
         let rows = View::Tenants.rows(Span { before: Some(&before), now: &now });
         assert_eq!(
             texts(&rows[0]),
-            ["acme", "10", "100", "0", "100", "1,000", "25%", "slo 10", "default", ""]
+            ["acme", "10", "slo 10", "100", "1,000", "25%", "100", "default", "", "0"]
         );
         assert!(rows[0].stands_out);
         let rows = View::Tenants.rows(Span { before: None, now: &before });
         assert_eq!(texts(&rows[0])[..4], ["acme", "", "", ""]);
+        let reasons = ["a 3", "b 2", "c 1"].map(str::to_owned);
+        assert_eq!([2, 3].map(|count| first_two(&reasons[..count])), ["a 3, b 2", "a 3, b 2, 1 more"]);
         assert!(!rows[0].stands_out);
     }
 
@@ -363,7 +389,7 @@ mod tests {
         now.queues.probed.push(probed);
         let of_type = serde_json::json!({
             "name": "get", "waiting": 3, "offered": 20, "refused": 10, "answered": 10, "accepted": 0.5, "wait_ms": null,
-            "processing_ms": null, "response_ms": {"p50": 1.0, "p90": 2.0, "p99": 3.0}, "objective_ms": {"p50": 18.0},
+            "processing_ms": null, "response_ms": {"p50": 1.0, "p90": 2.0, "p99": 3.0}, "objective_ms": {"p50": 18.0, "p95": 30.0},
         });
         let service = serde_json::json!({
             "name": "proxied", "store": {"up": false, "for_s": 3.0, "connections": 2, "clients": 4}, "latency_ratio": 0.9,
@@ -399,7 +425,10 @@ mod tests {
         assert_eq!(texts(&services[0])[..5], ["proxied", "down for 3 s", "1", "1", "0"]);
         assert!(services.iter().all(|row| row.stands_out), "both stores are down");
         let types = View::Types.rows(span);
-        assert_eq!(texts(&types[0]), ["get", "proxied", "1", "50%", "3", "1.00", "3.00", "", "p50 18"]);
+        assert_eq!(
+            texts(&types[0]),
+            ["get", "proxied", "1", "p50 1.0 of 18, p95 of 30", "50%", "1.00", "3.00", "", "3"]
+        );
         let sources = View::Sources.rows(span);
         assert_eq!(texts(&sources[0]), ["198.18.7.7", "1,200", "3", "unknown-source", "nobody", "proxied"]);
     }
