@@ -29,8 +29,8 @@ function rate(before, now) {
 
 const TABLES = {
   tenants: ['tenant', '#refused/s', '#passed/s', '#segments/s', '#RU/s', '#quota RU/s', '#burst left', 'why refused', 'tier', 'by hand'],
-  services: ['service', 'store', '#clients', '#latency ratio', 'prices and refusals by tier', '#waiting', '#at most', 'shedding'],
-  types: ['type', 'service', '#answered/s', '#accepted', '#waiting', '#p50 ms', '#p90 ms', '#p99 ms', '#store p50', 'objective ms'],
+  services: ['service', 'store', '#clients', 'response, of its objective', '#latency ratio', 'prices and refusals by tier', '#waiting', '#at most', 'shedding'],
+  types: ['type', 'service', '#answered/s', '#accepted', '#waiting', '#p50 ms', '#p90 ms', '#p99 ms', '#store p50', 'ms, of objective'],
   refusals: ['#time, UTC', 'layer', 'service', 'tenant', 'query type', 'reason', 'bucket', 'source', '#stands for'],
   verdicts: ['tenant', 'layer', 'verdict', '#a second', '#since the start'],
   packets: ['left as', '#a second', '#since the start'],
@@ -38,6 +38,9 @@ const TABLES = {
   overrides: ['setting', 'value', 'to set it again'],
 };
 const FIRST_ORDER = { tenants: 1, services: 0, types: 2, refusals: 0, verdicts: 3, packets: 2, keys: 1, overrides: 0 };
+
+// Refusals that are a quota's work, and nobody's trouble.
+const OF_QUOTA = ['quota', 'limit', 'rejected-until', 'rejection-rate', 'hot-key'];
 
 // A cell is a text, or a number and its text.
 const number = (value, print) => ({ value: value ?? null, text: print(value) });
@@ -55,7 +58,7 @@ function tenantRows({ now, before }) {
     const hand = Object.entries(tenant.overrides).map(([key, value]) => `${key} = ${value}`);
     if (tenant.refuse) hand.unshift('refused');
     return {
-      key: tenant.name, wrong: refused > 0, chosen: () => choose(`tenant.${tenant.name}.quota`, tenant.quota_ru_per_sec),
+      key: tenant.name, wrong: why.some((reason) => !OF_QUOTA.includes(reason.split(' ')[0])), chosen: () => choose(`tenant.${tenant.name}.quota`, tenant.quota_ru_per_sec),
       cells: [tenant.name, number(refused, amount), number(rate(was?.passed, tenant.passed), amount),
         number(rate(was?.segments, tenant.segments), amount),
         number(rate(was?.charged_ru, tenant.charged_ru), amount),
@@ -74,12 +77,25 @@ function storeText(store) {
   return `${store.up ? 'up' : 'down'} for ${whole.format(store.for_s)} s`;
 }
 
+// The percentile that is furthest beyond its objective, beside the store alone: `get p90 55 of 20 ms, store 21`.
+function responseText(service) {
+  const compared = service.types.flatMap((type) => Object.entries(type.objective_ms).map(([percentile, limit]) => {
+    const took = type.response_ms?.[percentile];
+    return took == null ? null : { type, percentile, limit, took, missed: took / limit };
+  })).filter(Boolean);
+  const [worst] = compared.sort((one, other) => other.missed - one.missed);
+  if (!worst) return '';
+  const store = worst.type.processing_ms?.[worst.percentile];
+  const alone = store == null ? '' : `, store ${amount(store)}`;
+  return `${worst.type.name} ${worst.percentile} ${amount(worst.took)} of ${amount(worst.limit)} ms${alone}`;
+}
+
 function serviceRows({ now }) {
   const proxied = now.queues.services.map((service) => {
     const rungs = service.tiers.filter((tier) => tier.rung > 0).map((tier) => `${tier.tier} ${RUNGS[tier.rung]}`);
     return {
       key: service.name, wrong: service.store?.up === false || rungs.length > 0,
-      cells: [service.name, storeText(service.store), number(service.store?.clients, amount),
+      cells: [service.name, storeText(service.store), number(service.store?.clients, amount), responseText(service),
         number(service.latency_ratio, ms), rungs.join(', '),
         number(service.tiers.reduce((all, tier) => all + tier.waiting, 0), amount),
         number(service.parallelism, amount), service.shedding ?? ''],
@@ -89,7 +105,7 @@ function serviceRows({ now }) {
     const rungs = service.rungs.map((rung, tier) => rung > 0 && `${TIERS[tier]} ${RUNGS[rung]}`).filter(Boolean);
     return {
       key: service.name, wrong: !service.up || rungs.length > 0,
-      cells: [service.name, service.up ? 'guarded' : 'guarded, no answer', number(null, amount),
+      cells: [service.name, service.up ? 'guarded' : 'guarded, no answer', number(null, amount), '',
         number(service.latency_ratio, ms), rungs.join(', '), number(null, amount), number(null, amount),
         service.shedding ?? ''],
     };
@@ -102,7 +118,10 @@ function typeRows({ now }) {
   return rows.map(([service, type]) => {
     const times = type.response_ms;
     const missed = Object.entries(type.objective_ms).some(([percentile, limit]) => times?.[percentile] > limit);
-    const objective = Object.entries(type.objective_ms).map(([percentile, limit]) => `${percentile} ${limit}`);
+    const objective = Object.entries(type.objective_ms).map(([percentile, limit]) => {
+      const took = times?.[percentile];
+      return `${percentile} ${took == null ? '' : `${amount(took)} `}of ${amount(limit)}`;
+    });
     return {
       key: `${service.name} ${type.name}`, wrong: missed || type.accepted < 1,
       cells: [type.name, service.name, number(type.answered / now.queues.window_s, amount), number(type.accepted, share),
@@ -218,8 +237,21 @@ function drawTable(name) {
     if (body.rows[place] !== element) body.insertBefore(element, body.rows[place] ?? null);
   });
   kept.forEach((row) => row.remove());
+  hideWhatIsEmpty(table, rows);
   // A row that has moved has lost it.
   if (focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
+}
+
+// A section without rows is left out, and a column in which no row has anything, unless a filter has emptied them.
+function hideWhatIsEmpty(table, rows) {
+  const section = table.closest('section');
+  section.hidden = rows.length === 0 && state.filter === '' && !section.querySelector('p')?.textContent;
+  const isEmpty = (text) => text === '' || text === '0';
+  [...table.tHead.rows[0].cells].forEach((cell, place) => {
+    const isHidden = place > 0 && rows.length > 0 && rows.every((row) => isEmpty(textOf(row.cells[place])));
+    cell.classList.toggle('empty', isHidden);
+    [...table.tBodies[0].rows].forEach((row) => row.cells[place].classList.toggle('empty', isHidden));
+  });
 }
 
 function newRow(row, columns) {
@@ -289,9 +321,10 @@ class Chart {
       this.colour = colour;
       const axis = { stroke: colour, grid: { stroke: style.getPropertyValue('--line').trim(), width: 1 }, ticks: { show: false } };
       const series = names.map((label, place) => ({ label, stroke: COLOURS[place], width: 1.5 }));
+      const clock = (_, splits) => splits.map((at) => new Date(at * 1e3).toISOString().slice(11, 19));
       const options = {
         width: this.holder.clientWidth || 320, height: 160, legend: { show: names.length > 0, live: true },
-        axes: [axis, { ...axis, size: 56 }], series: [{}, ...series], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1)] } },
+        axes: [{ ...axis, values: clock, space: 80 }, { ...axis, size: 56 }], series: [{}, ...series], scales: { y: { range: (_, low, high) => [0, Math.max(1, high ?? 1)] } },
       };
       this.plot = new uPlot(options, data, this.holder);
     } else {
@@ -332,20 +365,35 @@ function addPoints() {
 
 // ---- events -------------------------------------------------------------------------------------------------------
 
-function say(text, isWrong) {
+function say(text, isWrong, isGone = false) {
+  document.body.classList.toggle('gone', isGone);
   byId('state').textContent = text;
   byId('state').classList.toggle('wrong', isWrong);
 }
 
+// What an operator wants to know first, in a sentence: is anything refused for the store's sake, or down, or may it be.
+function sentence({ status, queues, tenants, tenants_in_all: all }) {
+  const services = queues.services.map((service) => {
+    const refused = service.tiers.filter((tier) => tier.rung > 0)
+      .map((tier) => (RUNGS[tier.rung] === 'refused' ? `${tier.tier} refused` : `${tier.tier} pays ${RUNGS[tier.rung].slice(1)} times its price`));
+    if (service.store?.up === false) refused.unshift(`its store is ${storeText(service.store)}`);
+    if (service.tiers.some((tier) => tier.stands)) refused.push('its queue stands');
+    return refused.length > 0 && `${service.name}: ${refused.join(', ')}`;
+  });
+  const probed = queues.probed.map((service) => !service.up && `${service.name}: does not answer its probe`);
+  const troubles = [...services, ...probed].filter(Boolean);
+  const said = [status.shadow ? 'shadow: nothing is refused' : 'enforcing', ...troubles];
+  if (troubles.length === 0) said.push('every store is well');
+  if (status.stale) said.unshift('the daemon has stopped: its heartbeat is stale');
+  const listed = tenants.length < all ? `, the ${whole.format(tenants.length)} busiest are listed` : '';
+  said.push(`${status.interface ?? 'no interface'}, ${whole.format(all)} tenants${listed}`);
+  if (state.held) said.push('held still');
+  return [said.join('; '), status.stale || troubles.length > 0];
+}
+
 function draw() {
   if (!state.now) return;
-  const { status, listed, tenants_in_all: all } = { ...state.now, listed: state.now.tenants.length };
-  const said = [status.interface ?? 'no interface', status.mode, `${whole.format(all)} tenants`];
-  if (listed < all) said.push(`the ${whole.format(listed)} busiest are listed`);
-  if (status.shadow) said.push('shadow: nothing is refused');
-  if (status.stale) said.push('heartbeat stale');
-  if (state.held) said.push('held still');
-  say(said.join(' · '), status.stale);
+  say(...sentence(state.now));
   const note = state.now.hotkeys ? '' : 'shown to who has the token: `gate web` prints a link with it.';
   byId('keys-note').textContent = note && `Keys are ${note}`;
   byId('refusals-note').textContent = note && `Sources are ${note}`;
@@ -387,7 +435,7 @@ async function follow() {
       }
     }
   } catch (error) {
-    say(`${error.name === 'AbortError' ? 'gate says nothing' : error.message}; trying again`, true);
+    say(`${error.name === 'AbortError' ? 'gate says nothing' : error.message}; trying again`, true, true);
   } finally {
     clearTimeout(timer);
     silence.abort();
