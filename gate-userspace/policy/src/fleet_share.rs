@@ -203,6 +203,12 @@ impl FleetShares {
         self.gates.iter().map(move |gate| (gate.number, gate.demand.at(now) as u64, gate.granted))
     }
 
+    /// The rate that all gates together are asked for, in thousandths of a request unit per second.
+    #[must_use]
+    pub fn demand(&self, now: Nanos) -> u64 {
+        self.gates.iter().map(|gate| gate.demand.at(now)).sum::<f64>() as u64
+    }
+
     /// Forgets a gate, which gives out nothing any more that it has been granted.
     pub fn release(&mut self, gate: u32) {
         if let Ok(place) = self.place(gate) {

@@ -16,7 +16,7 @@ use super::table::{Table, number, text};
 use crate::certificates::Credentials;
 use crate::config::{NamedFile, PeerTls, etcd_endpoint};
 use crate::fleet::etcd::Members;
-use crate::fleet::show::{self, Shown};
+use crate::fleet::show::{self, Selection, Shown};
 
 /// Own the limits that several gates share, or show what an owner knows.
 #[derive(Debug, clap::Args)]
@@ -49,6 +49,17 @@ enum Action {
         name: String,
         /// At most so many.
         #[arg(long, default_value_t = 50, value_name = "COUNT")]
+        limit: u32,
+        #[command(flatten)]
+        owner: OwnerArgs,
+    },
+    /// Show the limits that are asked for most: demand, level, whether gates are held back, charges and refusals.
+    Top {
+        /// Only names that begin so.
+        #[arg(default_value = "")]
+        name: String,
+        /// At most so many.
+        #[arg(long, default_value_t = 20, value_name = "COUNT")]
         limit: u32,
         #[command(flatten)]
         owner: OwnerArgs,
@@ -146,8 +157,8 @@ struct CertificateArgs {
 }
 
 impl OwnerArgs {
-    fn ask(&self, owner: &str, name: &str, limit: u32) -> anyhow::Result<Shown> {
-        Ok(show::ask(owner, self.certificates.read()?, name, limit)?)
+    fn ask(&self, owner: &str, which: Selection<'_>) -> anyhow::Result<Shown> {
+        Ok(show::ask(owner, self.certificates.read()?, which)?)
     }
 
     fn members(&self) -> anyhow::Result<Members> {
@@ -200,6 +211,7 @@ Examples:
   gate quota run --config quota.toml
   gate quota show
   gate quota show shop/ --limit 10 --json
+  gate quota top --json
   gate quota explain acme
   gate quota explain acme --etcd http://127.0.0.1:2379
   gate quota show --owner quota-1.example:9920 \\
@@ -243,7 +255,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.action {
         Action::Check { file, json } => check::run(&file, json),
         Action::Run { config } => run::run(&config),
-        Action::Show { name, limit, owner } => show_accounts(&name, limit, &owner),
+        Action::Show { name, limit, owner } => {
+            show_accounts(Selection { prefix: &name, limit, most_used: false }, &owner)
+        }
+        Action::Top { name, limit, owner } => {
+            show_accounts(Selection { prefix: &name, limit, most_used: true }, &owner)
+        }
         Action::Explain { name, owner } => explain(&name, &owner),
         Action::Reset { name, why, owner } => reset(&name, &why, &owner),
         Action::Apply { file, revision, remove_all, etcd } => {
@@ -254,25 +271,23 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
-    let shown = if owner.etcd.is_empty() {
-        owner.ask(&owner.owner, name, limit)?
-    } else {
-        in_etcd::show(owner, name, limit)?
-    };
+fn show_accounts(which: Selection<'_>, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
+    let shown =
+        if owner.etcd.is_empty() { owner.ask(&owner.owner, which)? } else { in_etcd::show(owner, which)? };
     die_of_closed_pipes();
     if owner.json {
         print::json(&shown)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let columns = ["RU/s", "left RU", "charged RU", "refused RU", "gates"].map(number);
+    let columns = ["RU/s", "asked RU/s", "left RU", "charged RU", "refused RU", "gates"].map(number);
     let mut table =
         Table::new(&[[text("limit"), text("rule")].as_slice(), &columns, &[text("state")]].concat());
     for account in &shown.accounts {
         table.add_row([
             account.name.clone(),
             account.rule.clone(),
-            print::amount(account.per_sec_ru),
+            in_column(account.per_sec_ru),
+            print::amount(account.demand_ru),
             left(account.left_ru),
             print::amount(account.charged_ru),
             print::amount(account.refused_ru),
@@ -282,7 +297,7 @@ fn show_accounts(name: &str, limit: u32, owner: &OwnerArgs) -> anyhow::Result<Ex
     }
     println!("{table}");
     let left_out = shown.total.saturating_sub(shown.accounts.len() as u64);
-    if name.is_empty() && left_out > 0 {
+    if which.prefix.is_empty() && left_out > 0 {
         println!("{left_out} more; --limit shows them");
     }
     let connected = shown.gates.iter().filter(|gate| gate.is_connected).count();
@@ -309,7 +324,7 @@ fn reset(name: &str, why: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
 
 fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
     let address = owner.address_for(name)?;
-    let shown = owner.ask(&address, name, 10_000)?;
+    let shown = owner.ask(&address, Selection { prefix: name, limit: 10_000, most_used: false })?;
     die_of_closed_pipes();
     let account = shown.accounts.into_iter().find(|account| account.name == name);
     let Some(account) = account else {
@@ -321,7 +336,8 @@ fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
         print::json(&account)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}: {} RU/s by the rule {:?}", account.name, account.per_sec_ru, account.rule);
+    let (amount, unit) = rate(account.per_sec_ru);
+    println!("{}: {amount} RU/{unit} by the rule {:?}", account.name, account.rule);
     println!("left: {} RU, {}", left(account.left_ru), state(account.is_held_back));
     for share in &account.shares {
         let percent = share.granted * 100.0;
@@ -332,6 +348,22 @@ fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A rate and its unit of time: the shortest in which there is one.
+fn rate(per_sec: f64) -> (String, &'static str) {
+    let units = [("s", 1.0), ("min", 60.0), ("hour", 3_600.0), ("day", 86_400.0), ("month", 2_592_000.0)];
+    let (unit, secs) = units.into_iter().find(|(_, secs)| per_sec * secs > 0.999).unwrap_or(("s", 1.0));
+    let amount = if unit == "s" { per_sec } else { (per_sec * secs * 100.0).round() / 100.0 };
+    (print::amount(amount), unit)
+}
+
+/// A rate in a column of rates per second.
+fn in_column(per_sec: f64) -> String {
+    match rate(per_sec) {
+        (amount, "s") => amount,
+        (amount, unit) => format!("{amount}/{unit}"),
+    }
 }
 
 /// The content of a bucket, which may be a debt.

@@ -35,6 +35,8 @@ pub struct Account {
     pub rule: String,
     /// The limit, per second.
     pub per_sec_ru: f64,
+    /// The demand at all gates, refusals included, per second.
+    pub demand_ru: f64,
     /// The content of the bucket, below zero in debt.
     pub left_ru: f64,
     /// True while gates are held back to their shares.
@@ -87,13 +89,25 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// Asks an owner, in plain text without `tls`, for at most `limit` accounts whose names begin with `prefix`.
+/// The accounts that are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Selection<'s> {
+    /// Those whose names begin so.
+    pub prefix: &'s str,
+    /// At most so many.
+    pub limit: u32,
+    /// The most used ones, in the order of their use.
+    pub most_used: bool,
+}
+
+/// Asks an owner, in plain text without `tls`, for accounts.
 ///
 /// # Errors
 ///
 /// [`Error`].
-pub fn ask(owner: &str, tls: Option<ClientTlsConfig>, prefix: &str, limit: u32) -> Result<Shown, Error> {
-    let request = ShowRequest { prefix: prefix.to_owned(), limit };
+pub fn ask(owner: &str, tls: Option<ClientTlsConfig>, which: Selection<'_>) -> Result<Shown, Error> {
+    let Selection { prefix, limit, most_used } = which;
+    let request = ShowRequest { prefix: prefix.to_owned(), limit, most_used };
     let reply = call(owner, tls, async |mut client| client.show(request).await)?;
     Ok(reply.into())
 }
@@ -150,6 +164,7 @@ impl From<ShowReply> for Shown {
             name: account.name,
             rule: account.rule,
             per_sec_ru: decoded(account.per_sec, account.nano_per_sec).nano() as f64 / 1e9,
+            demand_ru: ru(account.demand_per_sec),
             left_ru: account.level as f64 / 1e3,
             is_held_back: account.held_back,
             charged_ru: ru(account.charged),

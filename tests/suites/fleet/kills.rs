@@ -10,7 +10,7 @@ use gate_tests::etcd::Etcd;
 use gate_tests::fleet::{Owner, names_owned_by};
 use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::wait::wait_until;
-use gate_userspace::fleet::show;
+use gate_userspace::fleet::show::{self, Selection};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use xtask::lab::process::ChildProcess;
@@ -172,7 +172,7 @@ impl Fleet {
         let mut charged_by = u64::MAX;
         // The gate's next report says that it knows of the debt.
         readings.until("the debt is charged", &self.store, (Instant::now(), PATIENCE), || {
-            let shown = show::ask(&owner.to_string(), None, name, 1_000)?;
+            let shown = show::ask(&owner.to_string(), None, all(name))?;
             let gate = shown.gates.iter().find(|gate| gate.name == GATE_IN_DEBT).context("no such gate")?;
             if let Some(account) = shown.accounts.iter().find(|account| account.name == *name) {
                 debt = -account.left_ru;
@@ -214,7 +214,7 @@ fn source_of_debtor(place: usize) -> Ipv4Addr {
 
 /// The account of a limit, in request units: what was charged to it, and what is in its bucket; zeros if there is none.
 fn account(owner: SocketAddr, name: &str) -> Result<(f64, f64)> {
-    let shown = show::ask(&owner.to_string(), None, name, 1_000)?;
+    let shown = show::ask(&owner.to_string(), None, all(name))?;
     let account = shown.accounts.iter().find(|account| account.name == name);
     Ok(account.map_or((0.0, 0.0), |account| (account.charged_ru, account.left_ru)))
 }
@@ -277,4 +277,8 @@ fn killed_owners_delay_nobody_and_limits_and_debts_hold() -> Result<()> {
         println!("{kills} kills: {}", said?);
     }
     Ok(())
+}
+
+fn all(prefix: &str) -> Selection<'_> {
+    Selection { prefix, limit: 1_000, most_used: false }
 }

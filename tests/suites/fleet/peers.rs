@@ -94,9 +94,9 @@ fn a_gate_of_another_version_or_without_a_name_is_turned_away() -> Result<()> {
     for (hello, said) in [
         (
             Hello { version: VERSION + 1, ..hello("gate-1") },
-            "this owner speaks version 2, the gate version 3",
+            "this owner speaks versions 2 to 2, the gate version 3",
         ),
-        (Hello { version: 1, ..hello("gate-1") }, "this owner speaks version 2, the gate version 1"),
+        (Hello { version: 1, ..hello("gate-1") }, "this owner speaks versions 2 to 2, the gate version 1"),
         (hello(""), "a gate needs a name"),
         (hello("gate\n1"), "a gate needs a name"),
         (hello(&"g".repeat(257)), "a gate needs a name"),
@@ -107,6 +107,18 @@ fn a_gate_of_another_version_or_without_a_name_is_turned_away() -> Result<()> {
         ensure!(owner.count("turned-away")? == before + 1, "{said}: it is not counted");
     }
     ensure!(owner.gates()? == 0);
+    Ok(())
+}
+
+#[test]
+fn a_newer_gate_that_speaks_this_version_too_is_spoken_to() -> Result<()> {
+    let owner = Owner::start(LIMIT)?;
+    let newer = Hello { version: VERSION + 1, oldest: VERSION, ..hello("gate-1") };
+    let mut gate = BareGate::connect(owner.address, newer)??;
+    let answer = gate.exchange(first("acme", 5_000))??;
+    ensure!(answer.number == 1 && answer.limits.len() == 1, "{answer:?}");
+    let later = Hello { version: VERSION + 2, oldest: VERSION + 1, ..hello("gate-2") };
+    ensure!(BareGate::connect(owner.address, later)?.is_err());
     Ok(())
 }
 

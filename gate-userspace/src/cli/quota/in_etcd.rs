@@ -14,7 +14,7 @@ use crate::cli::table::{Table, number, text};
 use crate::config::{LIFTS_ALL, LimitsDocument, parse_limits, read_text};
 use crate::fleet::etcd::{self, Members};
 use crate::fleet::membership::{Member, View};
-use crate::fleet::show::Shown;
+use crate::fleet::show::{Account, Selection, Shown};
 
 #[derive(Serialize)]
 struct Applied {
@@ -102,10 +102,10 @@ pub(super) fn owners(args: &EtcdArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The accounts of all owners, and the gates that report to any.
-pub(super) fn show(args: &OwnerArgs, name: &str, limit: u32) -> anyhow::Result<Shown> {
+pub(super) fn show(args: &OwnerArgs, which: Selection<'_>) -> anyhow::Result<Shown> {
     let mut all = Shown::default();
     for member in &read(&args.members()?)?.owners {
-        let shown = args.ask(&member.address, name, limit)?;
+        let shown = args.ask(&member.address, which)?;
         all.accounts.extend(shown.accounts);
         all.total += shown.total;
         all.kept.extend(shown.kept.into_iter().map(|why| format!("{}: {why}", member.address)));
@@ -123,8 +123,17 @@ pub(super) fn show(args: &OwnerArgs, name: &str, limit: u32) -> anyhow::Result<S
             }
         }
     }
-    all.accounts.sort_by(|a, b| a.name.cmp(&b.name));
-    all.accounts.truncate(limit as usize);
+    if which.most_used {
+        let used = |account: &Account| (account.demand_ru, account.charged_ru + account.refused_ru);
+        all.accounts.sort_by(|a, b| {
+            let a = used(a);
+            let b = used(b);
+            b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1))
+        });
+    } else {
+        all.accounts.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    all.accounts.truncate(which.limit as usize);
     all.gates.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }

@@ -122,8 +122,7 @@ fn everything_that_is_not_carried_over_is_noted_with_its_line() {
             (20, "value_to_metric"),
         ]
     );
-    let deep = "  - key: k\n    descriptors:\n".repeat(1);
-    assert_eq!(limits(&of(&deep)), Vec::<String>::new());
+    assert_eq!(limits(&of("  - key: k\n    descriptors:\n")), Vec::<String>::new());
 }
 
 #[test]

@@ -285,7 +285,7 @@ proptest::proptest! {
         let mut used = Vec::new();
         quotas.table.take_changes(NOW, |change| used.push((change.standing.limits, change.counts.used)));
         for (limits, used) in used {
-            proptest::prop_assert!(used <= u64::from(limits.dearest()), "{used} of {limits:?}");
+            proptest::prop_assert!(used <= limits.dearest(), "{used} of {limits:?}");
         }
     }
 }

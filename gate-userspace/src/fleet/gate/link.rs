@@ -6,7 +6,8 @@
 use gate_common::units::Nanos;
 
 use crate::fleet::wire::{
-    Answer, Hello, Introduction, Report, Reservation, VERSION, Welcome, column, common_unit, fits, pack,
+    Answer, Hello, Introduction, OLDEST, Report, Reservation, VERSION, Welcome, column, common_unit, fits,
+    pack,
 };
 use crate::policy::reservations::Wanted;
 
@@ -90,6 +91,7 @@ impl Link {
             interval_us: interval.0 / 1_000,
             takes_over: handover.takes_over,
             drains: handover.drains,
+            oldest: OLDEST,
         };
         Report { hello: Some(hello), ..Report::default() }
     }

@@ -20,7 +20,7 @@ use crate::clock;
 use crate::fleet::endpoint::endpoint;
 use crate::fleet::etcd;
 use crate::fleet::membership::{Membership, Owners};
-use crate::fleet::wire::{Answer, MAX_MESSAGE, QuotaClient, Report};
+use crate::fleet::wire::{Answer, MAX_MESSAGE, OLDEST, QuotaClient, Report, VERSION};
 use crate::system_error::with_causes;
 
 /// The running thread. It ends with this.
@@ -54,6 +54,8 @@ enum Ended {
     Drains,
     #[error("{0}")]
     Unfit(#[from] super::link::Unfit),
+    #[error("it speaks version {0}, which this gate does not")]
+    Version(u32),
     #[error("it has ended the stream")]
     Closed,
     #[error("it is no owner any more")]
@@ -214,6 +216,9 @@ impl Connection {
         let mut answers = answers.map_err(|_| Ended::Silent)??.into_inner();
         let first = timeout(PATIENCE, answers.message()).await.map_err(|_| Ended::Silent)??;
         let welcome = first.and_then(|first| first.welcome).ok_or(Ended::Closed)?;
+        if !(OLDEST..=VERSION).contains(&welcome.version) {
+            return Err(Ended::Version(welcome.version));
+        }
         match self.book().resume(self.owner, &welcome, clock::entropy()) {
             Resumed::Anew => Err(Ended::Forgotten),
             Resumed::Known(again) => {

@@ -13,7 +13,7 @@ use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::accounts::Accounts;
+use super::accounts::{self, Accounts};
 use super::connection::Peer;
 use super::counters::{Counters, Event};
 use super::gates::{Comer, Denied, Gates};
@@ -21,8 +21,8 @@ use super::lease::Lease;
 use super::session::Session;
 use crate::clock;
 use crate::fleet::wire::{
-    Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, Quota, QuotaServer, Report, ResetReply, ResetRequest,
-    Share, ShowReply, ShowRequest, VERSION, Welcome, encoded,
+    Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, OLDEST, Quota, QuotaServer, Report, ResetReply,
+    ResetRequest, Share, ShowReply, ShowRequest, VERSION, Welcome, common_version, encoded,
 };
 use crate::limits::Name;
 
@@ -98,9 +98,11 @@ impl Owner {
     }
 
     fn begin(&self, peer: &Peer, hello: &Hello) -> Result<Session, Status> {
-        if hello.version != VERSION {
+        if common_version(hello.version, hello.oldest).is_none() {
             let theirs = hello.version;
-            let message = format!("this owner speaks version {VERSION}, the gate version {theirs}");
+            let message = format!(
+                "this owner speaks versions {OLDEST} to {VERSION}, the gate version {theirs}: upgrade the older one"
+            );
             return Err(Status::failed_precondition(message));
         }
         let name = &hello.gate;
@@ -151,9 +153,14 @@ impl Owner {
         let mut all = self.accounts.all();
         let total = all.len() as u64;
         all.retain(|account| account.name.as_str().starts_with(&request.prefix));
-        all.sort_unstable_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
+        let most = request.limit.clamp(1, MOST_SHOWN) as usize;
+        if request.most_used {
+            keep_most_used(&mut all, most, now);
+        } else {
+            all.sort_unstable_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
+        }
         let rules = self.accounts.rules();
-        let shown = all.iter().take(request.limit.clamp(1, MOST_SHOWN) as usize).map(|account| {
+        let shown = all.iter().take(most).map(|account| {
             let state = account.lock();
             let rule = rules.rules.find(&account.name).map(|rule| rule.pattern.as_str().to_owned());
             Account {
@@ -164,6 +171,7 @@ impl Owner {
                 burst_us: state.limits.map_or(0, |limits| limits.burst_ns / 1_000),
                 level: state.shares.left(now),
                 held_back: state.shares.is_held_back(now),
+                demand_per_sec: state.shares.demand(now),
                 charged: state.charged,
                 refused: state.refused,
                 shares: state
@@ -209,6 +217,24 @@ impl Owner {
         tracing::warn!(limit = name.as_str(), left = level, ?operator, ?why, peer = %peer.address, "an account was reset");
         Ok(ResetReply { is_known: true, level })
     }
+}
+
+/// Keeps so many accounts, in order: those that gates are asked for most at present, then those with the most charges and refusals.
+pub(super) fn keep_most_used(all: &mut Vec<Arc<accounts::Account>>, most: usize, now: Nanos) {
+    let used = |account: &Arc<accounts::Account>| {
+        let state = account.lock();
+        (state.shares.demand(now), state.charged.saturating_add(state.refused))
+    };
+    let mut by_use: Vec<_> = all.drain(..).map(|account| (used(&account), account)).collect();
+    let order = |(a, one): &(_, Arc<accounts::Account>), (b, other): &(_, Arc<accounts::Account>)| {
+        Ord::cmp(b, a).then_with(|| one.name.cmp(&other.name))
+    };
+    if by_use.len() > most {
+        by_use.select_nth_unstable_by(most, order);
+        by_use.truncate(most);
+    }
+    by_use.sort_unstable_by(order);
+    all.extend(by_use.into_iter().map(|(_, account)| account));
 }
 
 #[tonic::async_trait]
@@ -279,7 +305,8 @@ impl StreamSession {
         answers: mpsc::Sender<Result<Answer, Status>>,
     ) -> Result<(), Unread> {
         let Some(session) = &mut self.session else { return Ok(()) };
-        let welcome = Welcome { version: VERSION, charged: session.charged, ended: session.ended };
+        let version = common_version(hello.version, hello.oldest).unwrap_or(VERSION);
+        let welcome = Welcome { version, charged: session.charged, ended: session.ended };
         let mut answer = Ok(Answer { welcome: Some(welcome), ..Answer::default() });
         let interval = Duration::from_micros(hello.interval_us.min(MOST_INTERVAL_US));
         loop {

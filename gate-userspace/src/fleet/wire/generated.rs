@@ -57,7 +57,7 @@ pub struct Reservation {
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Hello {
-    /// The version of this protocol.
+    /// The newest version of this protocol that the gate speaks.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// The gate's name.
@@ -75,6 +75,9 @@ pub struct Hello {
     /// True of a process that serves its clients to their end: its successor may be connected.
     #[prost(bool, tag = "6")]
     pub drains: bool,
+    /// The oldest version of this protocol that the gate speaks as well; 0: that above alone.
+    #[prost(uint32, tag = "7")]
+    pub oldest: u32,
 }
 /// A name that gets a handle.
 #[allow(clippy::all)]
@@ -138,6 +141,7 @@ pub struct Reserved {
 #[allow(clippy::all)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Welcome {
+    /// The version that both speak, of which this stream is.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// The number of the last report that was charged in this session; 0 if the owner does not know it, and so no handle of it.
@@ -173,6 +177,9 @@ pub struct ShowRequest {
     /// At most so many.
     #[prost(uint32, tag = "2")]
     pub limit: u32,
+    /// True for those that are asked for most first, by request units per second; otherwise they are in the order of their names.
+    #[prost(bool, tag = "3")]
+    pub most_used: bool,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -250,6 +257,9 @@ pub struct Account {
     /// As of a limit.
     #[prost(uint64, tag = "10")]
     pub nano_per_sec: u64,
+    /// The rate that all gates are asked for, refusals included.
+    #[prost(uint64, tag = "11")]
+    pub demand_per_sec: u64,
 }
 /// A gate's share of a limit.
 #[allow(clippy::all)]
