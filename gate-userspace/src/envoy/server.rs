@@ -17,6 +17,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::health_reporter;
 
 use super::connection::{Connection, Socket};
 use super::counters::Counters;
@@ -94,6 +96,10 @@ async fn serve(
     tokio::spawn(streams.follow_reserved());
     let requests = RateLimitServiceServer::new(Requests(quotas));
     let reports = RateLimitQuotaServiceServer::new(streams);
+    let (mut health, health_service) = health_reporter();
+    for service in SERVICES {
+        health.set_service_status(service, ServingStatus::Serving).await;
+    }
     let served = tonic::transport::Server::builder()
         .timeout(ANSWER_WITHIN)
         .max_concurrent_streams(MAX_REQUESTS)
@@ -105,6 +111,7 @@ async fn serve(
         .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .add_service(requests.max_decoding_message_size(MAX_MESSAGE))
         .add_service(reports.max_decoding_message_size(MAX_MESSAGE))
+        .add_service(health_service)
         .serve_with_incoming_shutdown(ReceiverStream::new(connections), async {
             // After it no connection comes, and then each ends when its requests are answered.
             let _ = accepting.await;
@@ -113,6 +120,10 @@ async fn serve(
     tokio::select! {
         result = &mut served => log(result),
         _ = stopped.changed() => {
+            // Ends the streams of who watches.
+            for service in SERVICES {
+                let _ = health.clear_service_status(service).await;
+            }
             let _ = timeout(HANDSHAKE + LAST_ANSWERS, served).await;
         }
     }
@@ -211,6 +222,12 @@ impl RateLimitService for Requests {
     }
 }
 
+/// The services whose health is told, the first for the port as a whole.
+const SERVICES: [&str; 3] = [
+    "",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+];
 /// How long a request may take to arrive and be answered.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How long what is under way may take when the server ends.

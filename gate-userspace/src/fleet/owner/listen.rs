@@ -10,6 +10,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
 
 use super::connection::{Connection, End, Peer};
 use super::counters::Event;
@@ -56,6 +58,7 @@ pub async fn serve(
             }
         }
     };
+    let (health, health_service) = health_reporter();
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
@@ -63,12 +66,18 @@ pub async fn serve(
         .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
         .max_concurrent_streams(MOST_STREAMS)
         .add_service(owner.service())
+        .add_service(health_service)
         .serve_with_incoming(ReceiverStream::new(connections));
     let releasing = async {
         let mut releases = interval(RELEASE_EVERY);
+        let mut said = None;
         loop {
             releases.tick().await;
             owner.release_left();
+            let decides = owner.decides();
+            if said.replace(decides) != Some(decides) {
+                say_health(&health, decides).await;
+            }
         }
     };
     tokio::select! {
@@ -76,6 +85,14 @@ pub async fn serve(
         () = accepting => Ok(()),
         () = releasing => Ok(()),
         () = until => Ok(()),
+    }
+}
+
+/// Says to who asks by `grpc.health.v1` if this owner decides.
+async fn say_health(health: &HealthReporter, decides: bool) {
+    let status = if decides { ServingStatus::Serving } else { ServingStatus::NotServing };
+    for service in ["", QUOTA_SERVICE] {
+        health.set_service_status(service, status).await;
     }
 }
 
@@ -127,6 +144,8 @@ fn address_of(listener: &tokio::net::TcpListener) -> SocketAddr {
     listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
+/// The name of the service of owners.
+const QUOTA_SERVICE: &str = "gate.quota.v1.Quota";
 /// How long a connection may be without a gate that reports: time for its handshake, its first words, or what people ask.
 const IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE: Duration = Duration::from_secs(2);
@@ -137,3 +156,47 @@ const MAX_HEADERS: u32 = 16 << 10;
 const MAX_RESETS: usize = 16;
 const RELEASE_EVERY: Duration = Duration::from_millis(250);
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+
+    use super::*;
+    use crate::fleet::membership::Membership;
+    use crate::fleet::owner::accounts::Accounts;
+    use crate::fleet::owner::counters::Counters;
+    use crate::fleet::owner::lease::Lease;
+    use crate::limits::Rules;
+
+    /// The health that an owner tells of its service and as a whole.
+    async fn health(has_lease_to_lose: bool) -> [i32; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let counters = Arc::new(Counters::default());
+        let accounts = Arc::new(Accounts::new(Rules::default(), 10, 1, Arc::clone(&counters)));
+        let (membership, _source) = Membership::new();
+        let lease = has_lease_to_lose.then(|| Lease::new(address, membership).0);
+        let owner = Owner::new(accounts, counters, lease);
+        let port = Port { listener, bounds: Bounds { all: 10, per_source: 10 }, tls: watch::channel(None).1 };
+        let mut told = [0; 2];
+        let asking = async {
+            let channel =
+                Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+            let mut client = HealthClient::new(channel);
+            for (told, service) in told.iter_mut().zip(["", QUOTA_SERVICE]) {
+                let request = HealthCheckRequest { service: service.to_owned() };
+                *told = client.check(request).await.unwrap().into_inner().status;
+            }
+        };
+        serve(&owner, port, asking).await.unwrap();
+        told
+    }
+
+    #[tokio::test]
+    async fn an_owner_is_healthy_while_it_decides() {
+        assert_eq!(health(false).await, [ServingStatus::Serving as i32; 2]);
+        assert_eq!(health(true).await, [ServingStatus::NotServing as i32; 2]);
+    }
+}
