@@ -93,6 +93,9 @@ enum Action {
         /// The file has no limits: lift all that hold.
         #[arg(long)]
         remove_all: bool,
+        /// Why: owners log it with each limit that changes, and who applied it.
+        #[arg(long, value_name = "TEXT")]
+        why: Option<String>,
         #[command(flatten)]
         etcd: EtcdArgs,
     },
@@ -227,6 +230,7 @@ Examples:
   gate quota apply limits.toml \\
       --etcd http://127.0.0.1:2379,http://127.0.0.1:22379
   gate quota apply limits.toml --revision 42 --json
+  gate quota apply limits.toml --why 'acme has moved to a larger plan'
   gate quota apply /dev/null --remove-all
 
 The file is checked first, and every fault is named with its line. All of its limits hold, or none: of two that apply at once one is \
@@ -263,8 +267,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Action::Explain { name, owner } => explain(&name, &owner),
         Action::Reset { name, why, owner } => reset(&name, &why, &owner),
-        Action::Apply { file, revision, remove_all, etcd } => {
-            in_etcd::apply(&file, revision, remove_all, &etcd)
+        Action::Apply { file, revision, remove_all, why, etcd } => {
+            in_etcd::apply(&file, (revision, remove_all), why.as_deref(), &etcd)
         }
         Action::Import { file, output, json } => import::import(&file, output.as_deref(), json),
         Action::Owners { etcd } => in_etcd::owners(&etcd),

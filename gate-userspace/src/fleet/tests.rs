@@ -174,7 +174,7 @@ fn names_without_a_rule_are_the_gates_own_affair() {
     assert_eq!(book.grant(line, at(100)), None);
     assert_eq!(owner.counters.get(Event::NameWithoutRule), 1);
     // They get one once there is a rule for them.
-    owner.accounts.follow(at(150), rules(&["acme", "initech"]));
+    owner.accounts.follow(at(150), rules(&["acme", "initech"]), "a test");
     book.count(line, at(0), 1_000, 0);
     exchange(&mut book, &mut owner, at(200));
     assert_eq!(book.grant(line, at(200)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
@@ -194,10 +194,10 @@ fn other_limits_hold_from_the_next_report_on() {
     let mut other = Rules::default();
     let limits = Limits::new(2 * LIMIT, BURST.0);
     other.add(Rule { pattern: Pattern::parse("acme").unwrap(), limits }).unwrap();
-    owner.accounts.follow(at(150), other);
+    owner.accounts.follow(at(150), other, "a test");
     exchange(&mut book, &mut owner, at(200));
     assert_eq!(book.grant(line, at(200)).and_then(|grant| grant.rate.units_per_sec()), Some(2 * LIMIT));
-    owner.accounts.follow(at(250), Rules::default());
+    owner.accounts.follow(at(250), Rules::default(), "a test");
     exchange(&mut book, &mut owner, at(300));
     assert_eq!(book.grant(line, at(300)), None, "no rule fits it any more");
 }

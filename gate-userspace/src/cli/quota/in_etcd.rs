@@ -24,8 +24,8 @@ struct Applied {
 
 pub(super) fn apply(
     file: &Path,
-    expected: Option<u64>,
-    remove_all: bool,
+    (expected, remove_all): (Option<u64>, bool),
+    why: Option<&str>,
     args: &EtcdArgs,
 ) -> anyhow::Result<ExitCode> {
     let mut text = read_text(file)?;
@@ -41,6 +41,13 @@ pub(super) fn apply(
         (true, true) if !lifts_all => text.insert_str(0, LIFTS_ALL),
         (true, true) | (false, false) => {}
     }
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    anyhow::ensure!(
+        why.len() <= MOST_WHY && !why.chars().any(char::is_control),
+        "--why is for one line of at most {MOST_WHY} bytes"
+    );
+    let host = nix::unistd::gethostname().map(|host| host.to_string_lossy().into_owned()).unwrap_or_default();
+    text.insert_str(0, &format!("{APPLIED_BY}uid {} at {host}{why}\n", nix::unistd::getuid()));
     let revision = block_on(etcd::apply(&args.members()?, &text, expected))??;
     die_of_closed_pipes();
     let limits = rules.list().len();
@@ -154,5 +161,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> std::io::Result<T> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future))
 }
 
+/// The beginning of the first line of limits in etcd, before who put them there and why.
+pub(super) const APPLIED_BY: &str = "# applied by ";
+const MOST_WHY: usize = 256;
 /// The end of the year 9999, the last that a date is written of.
 const MOST_SECS: u64 = 253_402_300_799;

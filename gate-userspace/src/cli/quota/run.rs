@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::ClientTlsConfig;
 
+use super::in_etcd::APPLIED_BY;
 use crate::admin::Server;
 use crate::certificates::Credentials;
 use crate::clock;
@@ -142,7 +143,7 @@ fn follow(path: &Path, accounts: &Accounts, shown: &Shown) {
     shown.follow(credentials);
     match config.limits {
         LimitsIn::File(rules) => {
-            accounts.follow(clock::monotonic(), rules);
+            accounts.follow(clock::monotonic(), rules, "SIGHUP");
             tracing::info!(limits = accounts.rules().rules.list().len(), "limits read again");
         }
         LimitsIn::Etcd(_) => tracing::info!("the limits are in etcd, and are followed there"),
@@ -246,9 +247,10 @@ impl LimitsInForce {
         if self.revision.replace(revision) == Some(revision) {
             return;
         }
-        match limits_to_follow(view.limits.as_ref().map(|limits| &*limits.text)) {
+        let text = view.limits.as_ref().map(|limits| &*limits.text);
+        match limits_to_follow(text) {
             Ok(rules) => {
-                accounts.follow(clock::monotonic(), rules);
+                accounts.follow(clock::monotonic(), rules, applied_by(text));
                 tracing::info!(revision, limits = accounts.rules().rules.list().len(), "limits from etcd");
             }
             Err(why) => {
@@ -258,6 +260,12 @@ impl LimitsInForce {
             }
         }
     }
+}
+
+/// The first line of a document that `gate quota apply` has put there: who did, and why.
+fn applied_by(text: Option<&str>) -> &str {
+    let line = text.and_then(|text| text.lines().next()).and_then(|line| line.strip_prefix(APPLIED_BY));
+    line.unwrap_or("etcd")
 }
 
 /// The limits that etcd's document says: it is missing or empty by mistake, unless it says that there are none.

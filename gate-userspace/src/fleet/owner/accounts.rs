@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use foldhash::fast::FixedState;
 use gate_common::units::Nanos;
 
+use super::audit;
 use super::counters::{Counters, Event};
 use super::room::Room;
 use crate::limits::{Limits, Name, Rules};
@@ -190,10 +191,11 @@ impl Accounts {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts other rules in force: what has been taken out of buckets is still out.
-    pub fn follow(&self, now: Nanos, rules: Rules) {
+    /// Puts other rules in force, and logs what has changed and by whom: what has been taken out of buckets is still out.
+    pub fn follow(&self, now: Nanos, rules: Rules, by: &str) {
         {
             let mut current = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+            audit::log(&current.rules, &rules, by);
             *current = Arc::new(Generation { number: current.number + 1, rules, is_known: true });
         }
         self.keep(None);

@@ -170,7 +170,7 @@ impl Fleet {
     }
 
     fn limit(&mut self, has_limit: bool) {
-        self.accounts.follow(self.now, rules(has_limit));
+        self.accounts.follow(self.now, rules(has_limit), "a test");
         self.has_limit = has_limit;
     }
 

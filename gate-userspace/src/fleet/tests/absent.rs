@@ -15,14 +15,14 @@ fn what_was_given_out_without_a_limit_is_no_debt_of_it() {
     let line = book.line(&name("acme"));
     book.count(line, at(0), 20_000, 0);
     exchange(&mut book, &mut owner, at(100));
-    owner.accounts.follow(at(150), rules(&["shop/user=*"]));
+    owner.accounts.follow(at(150), rules(&["shop/user=*"]), "a test");
     for tick in 2..80 {
         // Twice the limit.
         book.count(line, at(tick * 100), LIMIT / 5, 0);
         exchange(&mut book, &mut owner, at(tick * 100));
         assert_eq!(book.grant(line, at(tick * 100)), None);
     }
-    owner.accounts.follow(at(8_000), rules(&["acme"]));
+    owner.accounts.follow(at(8_000), rules(&["acme"]), "a test");
     // Its gate has not heard of that.
     book.count(line, at(8_000), LIMIT / 5, 0);
     exchange(&mut book, &mut owner, at(8_050));
@@ -48,7 +48,7 @@ fn an_owner_that_knows_no_limits_is_taken_for_lost() {
     }
     assert!(book.has_lost(0, at(900)));
     assert_eq!(book.grant(line, at(900)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT / 4));
-    heir.accounts.follow(at(950), rules(&["acme"]));
+    heir.accounts.follow(at(950), rules(&["acme"]), "a test");
     book.count(line, at(950), 1_000, 0);
     exchange(&mut book, &mut heir, at(1_000));
     assert_eq!(book.grant(line, at(1_000)).and_then(|grant| grant.rate.units_per_sec()), Some(LIMIT));
@@ -98,7 +98,7 @@ fn of_a_long_burst_no_gate_gives_out_more_than_is_left() {
         rules
     };
     let mut owner = Owner::new();
-    owner.accounts.follow(at(0), long(&["shop/user=*"]));
+    owner.accounts.follow(at(0), long(&["shop/user=*"]), "a test");
     let alice = name("shop/user=alice");
     let ask = |gate: &Gate, now| {
         let charge = Charge { name: &alice, cost: MilliRu::ONE_RU, is_question: false, limits: None };
@@ -139,7 +139,7 @@ fn limits_that_change_are_told_in_pages_that_fit() {
     let mut other = Rules::default();
     let limits = Limits::new(2 * LIMIT, BURST.0);
     other.add(Rule { pattern: Pattern::parse("shop/user=*").unwrap(), limits }).unwrap();
-    owner.accounts.follow(now, other);
+    owner.accounts.follow(now, other, "a test");
     let mut listed = 0;
     for _ in 0..3 {
         now = now.saturating_add(TICK);

@@ -102,7 +102,7 @@ fn an_unused_name_leaves_the_book_and_its_handle_means_nothing() {
     let line = gate.book.line(&carol);
     assert_eq!(line, 0, "the place of the one that has left");
     // Limits that change are told of all handles, those that mean nothing any more too.
-    owner.accounts.follow(idle, rules(&["shop/user=alice"]));
+    owner.accounts.follow(idle, rules(&["shop/user=alice"]), "a test");
     exchange(&mut gate.book, &mut owner, idle);
     assert_eq!(gate.book.grant(line, idle), None);
     assert!(!gate.book.release(7, idle), "there is no such line");

@@ -13,7 +13,7 @@ fn one(limits: Limits) -> Rules {
 
 fn owner(limits: Limits) -> Owner {
     let owner = Owner::new();
-    owner.accounts.follow(at(0), one(limits));
+    owner.accounts.follow(at(0), one(limits), "a test");
     owner
 }
 

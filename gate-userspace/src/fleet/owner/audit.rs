@@ -1,0 +1,87 @@
+//! The log's lines about limits that have changed: one for each, up to [`MOST_LINES`].
+
+use std::collections::HashMap;
+
+use crate::limits::{Limits, Pattern, Rules};
+
+/// A limit that is no longer what it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change<'r> {
+    pub(super) pattern: &'r Pattern,
+    /// `None` if there was none.
+    pub(super) before: Option<Limits>,
+    /// `None` if there is none.
+    pub(super) after: Option<Limits>,
+}
+
+/// The limits that differ, in the order of the later rules, and then those that are gone.
+pub(super) fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>> {
+    let by_pattern = |rules: &'r Rules| -> HashMap<&'r Pattern, Limits> {
+        rules.list().iter().map(|rule| (&rule.pattern, rule.limits)).collect()
+    };
+    let known = by_pattern(before);
+    let later = by_pattern(after);
+    let differ = after.list().iter().filter_map(|rule| {
+        let before = known.get(&rule.pattern).copied();
+        let change = Change { pattern: &rule.pattern, before, after: Some(rule.limits) };
+        (before != Some(rule.limits)).then_some(change)
+    });
+    let gone = before.list().iter().filter(|rule| !later.contains_key(&rule.pattern));
+    let gone = gone.map(|rule| Change { pattern: &rule.pattern, before: Some(rule.limits), after: None });
+    differ.chain(gone).collect()
+}
+
+/// Logs them, with the one who changed them and why.
+pub(super) fn log(before: &Rules, after: &Rules, by: &str) {
+    let all = changes(before, after);
+    for Change { pattern, before, after } in all.iter().take(MOST_LINES) {
+        let [before, after] = [before, after].map(|limits| limits.map_or("none".to_owned(), in_words));
+        tracing::info!(limit = pattern.as_str(), before, after, by, "a limit has changed");
+    }
+    if let Some(more) = all.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
+        tracing::info!(more, by, "more limits have changed");
+    }
+}
+
+fn in_words(limits: Limits) -> String {
+    let Limits { rate, burst_ns, .. } = limits;
+    match limits {
+        Limits::UNLIMITED => "unlimited".to_owned(),
+        Limits::BANNED => "0".to_owned(),
+        _ => format!("{} RU/s, burst {} RU", rate.nano() as f64 / 1e9, rate.amount_in(burst_ns) as f64 / 1e3),
+    }
+}
+
+/// Enough to see what was done; a file may have 10,000 limits.
+const MOST_LINES: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::Rule;
+
+    fn rules(limits: &[(&str, u64)]) -> Rules {
+        let mut rules = Rules::default();
+        for &(pattern, per_sec) in limits {
+            let limits = Limits::new(per_sec, 1_000_000_000);
+            rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+        }
+        rules
+    }
+
+    #[test]
+    fn what_differs_is_told_and_nothing_else() {
+        let before = rules(&[("a", 1_000), ("b", 2_000), ("c", 3_000)]);
+        let after = rules(&[("c", 3_000), ("d", 4_000), ("b", 5_000)]);
+        let told: Vec<_> = changes(&before, &after)
+            .into_iter()
+            .map(|change| {
+                (change.pattern.as_str().to_owned(), change.before.is_some(), change.after.is_some())
+            })
+            .collect();
+        let expected = [("d", false, true), ("b", true, true), ("a", true, false)];
+        assert_eq!(told, expected.map(|(name, before, after)| (name.to_owned(), before, after)));
+        assert_eq!(changes(&after, &after), []);
+        assert_eq!(in_words(Limits::new(1_500, 2_000_000_000)), "1.5 RU/s, burst 3 RU");
+    }
+}
