@@ -8,7 +8,7 @@ use super::store_address::{self, StoreAddress, is_host};
 use super::tls::{PeerTls, peer_tls};
 use super::units::Wrong;
 use crate::fleet::gate::book::OnLost;
-use crate::fleet::membership::{MAX_OWNERS, Owners};
+use crate::fleet::membership::{DnsName, MAX_OWNERS, Owners};
 
 /// The owners that a gate reports to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,19 +51,50 @@ fn owners(s: &mut Section<'_>) -> Owners {
         return Owners::Etcd(etcd);
     }
     let mut owners: Vec<StoreAddress> = Vec::new();
-    for item in s.need_list("owners", "[\"127.0.0.1:9920\"]", store_address::read) {
-        let is_loopback = item.value.fixed().is_some_and(|address| address.ip().is_loopback());
+    let items = s.need_list("owners", "[\"127.0.0.1:9920\"]", place);
+    if let [item] = &items[..]
+        && let Place::AllOf(name) = &item.value
+    {
+        let name = name.clone();
+        if !s.has("tls") && name.host != "localhost" {
+            item.fault(NEEDS_TLS);
+        }
+        return Owners::Dns(name);
+    }
+    for item in items {
+        let address = match &item.value {
+            Place::One(address) => address.clone(),
+            Place::AllOf(_) => {
+                item.fault("stands for all owners: name no other beside it".to_owned());
+                continue;
+            }
+        };
+        let is_loopback = address.fixed().is_some_and(|address| address.ip().is_loopback());
         if !s.has("tls") && !is_loopback {
             item.fault(NEEDS_TLS);
-        } else if owners.contains(&item.value) {
+        } else if owners.contains(&address) {
             item.fault("is listed twice".to_owned());
         } else if owners.len() == MAX_OWNERS {
             item.fault(format!("is one too many: there may be {MAX_OWNERS}"));
         } else {
-            owners.push(item.value);
+            owners.push(address);
         }
     }
     Owners::Fixed(owners.iter().map(ToString::to_string).collect())
+}
+
+/// The place of one owner, or of all.
+enum Place {
+    One(StoreAddress),
+    AllOf(DnsName),
+}
+
+fn place(text: &str) -> Result<Place, Wrong> {
+    let Some(name) = text.strip_prefix("dns:///") else { return store_address::read(text).map(Place::One) };
+    match store_address::read(name)? {
+        StoreAddress::Named { host, port } => Ok(Place::AllOf(DnsName { host, port })),
+        StoreAddress::Fixed(address) => Err(format!("is an address, no name: write \"{address}\"")),
+    }
 }
 
 fn name(text: &str) -> Result<String, Wrong> {

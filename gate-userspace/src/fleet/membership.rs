@@ -19,8 +19,19 @@ use super::rendezvous::owner_of;
 pub enum Owners {
     /// They are these, hosts and ports; distinct, at least one.
     Fixed(Vec<String>),
+    /// They are at all addresses of this name, at the time.
+    Dns(DnsName),
     /// They register with etcd, whose members are at these URLs; at least one.
     Etcd(Vec<String>),
+}
+
+/// A host name and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsName {
+    /// The name, for which owners' certificates are.
+    pub host: String,
+    /// Every owner's port.
+    pub port: u16,
 }
 
 /// Owners and limits at one moment.

@@ -11,6 +11,7 @@
 //! - `endpoint`: where an owner is, and how it is spoken to.
 //! - [`gate`]: a gate's side: what it has to report, and what it was told.
 
+mod dns;
 mod endpoint;
 pub mod etcd;
 pub mod gate;

@@ -17,9 +17,10 @@ use tonic::{Status, Streaming};
 use super::book::{Book, Resumed};
 use super::shared::SharedBook;
 use crate::clock;
+use crate::fleet::dns;
 use crate::fleet::endpoint::endpoint;
 use crate::fleet::etcd;
-use crate::fleet::membership::{Membership, Owners};
+use crate::fleet::membership::{DnsName, Membership, Owners};
 use crate::fleet::wire::{Answer, MAX_MESSAGE, OLDEST, QuotaClient, Report, VERSION};
 use crate::system_error::with_causes;
 
@@ -84,17 +85,36 @@ impl Reporter {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (membership, source) = match owners {
             Owners::Fixed(owners) => (Membership::fixed(owners), None),
+            Owners::Dns(name) => {
+                let (membership, source) = Membership::new();
+                (membership, Some((Found::ByName(name), source)))
+            }
             Owners::Etcd(urls) => {
                 let (membership, source) = Membership::new();
-                (membership, Some((etcd::Members::new(urls, shown.clone()), source)))
+                (membership, Some((Found::InEtcd(etcd::Members::new(urls, shown.clone())), source)))
             }
         };
-        let connections =
-            Connections { book: book.clone(), name: name.to_owned(), tls: shown, clock, tick, membership };
+        let host = match &source {
+            Some((Found::ByName(name), _)) => Some(name.host.clone()),
+            Some((Found::InEtcd(_), _)) | None => None,
+        };
+        let connections = Connections {
+            book: book.clone(),
+            name: name.to_owned(),
+            tls: shown,
+            host,
+            clock,
+            tick,
+            membership,
+        };
         std::thread::Builder::new().name("gate-fleet".to_owned()).spawn(move || {
             let local = tokio::task::LocalSet::new();
-            if let Some((members, source)) = source {
-                local.spawn_local(etcd::follow(members, source));
+            match source {
+                Some((Found::ByName(name), source)) => drop(local.spawn_local(dns::follow(name, source))),
+                Some((Found::InEtcd(members), source)) => {
+                    drop(local.spawn_local(etcd::follow(members, source)))
+                }
+                None => {}
             }
             runtime.block_on(local.run_until(connections.run()));
         })?;
@@ -118,12 +138,20 @@ impl Reporter {
     }
 }
 
+/// The place where owners are found that may change.
+enum Found {
+    ByName(DnsName),
+    InEtcd(etcd::Members),
+}
+
 /// The connections to all owners, and all that they have in common.
 #[derive(Clone)]
 struct Connections {
     book: SharedBook,
     name: String,
     tls: watch::Receiver<Option<ClientTlsConfig>>,
+    /// The name that owners' certificates are for; `None` if each is for its own address or name.
+    host: Option<String>,
     clock: Clock,
     tick: watch::Receiver<()>,
     membership: Membership,
@@ -199,6 +227,10 @@ impl Connection {
 
     async fn connect(&self) -> Result<Stream, Ended> {
         let tls = self.shared.tls.borrow().clone();
+        let tls = tls.map(|tls| match &self.shared.host {
+            Some(host) => tls.domain_name(host),
+            None => tls,
+        });
         if tls.is_none() && !is_loopback(&self.address) {
             return Err(Ended::PlainText);
         }

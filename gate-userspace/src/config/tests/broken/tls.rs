@@ -57,6 +57,21 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "[[service]]",
+        "[fleet]\nowners = [\"127.0.0.1:9920\", \"dns:///localhost:9921\", \"dns:///127.0.0.1:9920\"]\n[[service]]",
+        &[
+            r#"4: fleet.owners[1] = "dns:///localhost:9921": stands for all owners: name no other beside it"#,
+            r#"4: fleet.owners[2] = "dns:///127.0.0.1:9920": is an address, no name: write "127.0.0.1:9920""#,
+        ],
+    ),
+    (
+        "[[service]]",
+        "[fleet]\nowners = [\"dns:///quota.example:9920\"]\n[[service]]",
+        &[
+            r#"4: fleet.owners[0] = "dns:///quota.example:9920": is no loopback address, where reports are neither encrypted nor signed without TLS: write tls = { ca = ..., certificate = ..., key = ... } as well, or name "127.0.0.1:9920""#,
+        ],
+    ),
+    (
+        "[[service]]",
         "[fleet]\nowners = [\"198.18.0.1:9920\"]\nname = \"gate 1\"\ntls = { ca = \"/a\", certificate = \"/c\", key = \"/k\" }\n[[service]]",
         &[
             r#"5: fleet.name = "gate 1": must be a DNS name beside tls, since gate's certificate has to be for it, e.g. "gate-1.example""#,
