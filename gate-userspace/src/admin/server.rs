@@ -100,9 +100,9 @@ impl Server {
     /// # Errors
     ///
     /// If there is no room for another thread.
-    pub fn start_for_owner(listener: TcpListener, owner: Arc<Owner>) -> io::Result<Self> {
+    pub fn start_for_owner(listener: TcpListener, owner: Arc<Owner>, named: usize) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let router = owner_router(Arc::new(OwnerMetrics::new(owner)));
+        let router = owner_router(Arc::new(OwnerMetrics::new(owner, named)));
         let (stop, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
         listener.set_nonblocking(true)?;

@@ -20,6 +20,8 @@ pub struct QuotaConfig {
     pub listen: SocketAddr,
     /// Where `/metrics` is; `None` if nowhere.
     pub metrics: Option<SocketAddr>,
+    /// How many limits `/metrics` names, those that are asked for most; 0 to 100.
+    pub metrics_limits: u32,
     /// `None` if gates report in plain text.
     pub tls: Option<PeerTls>,
     /// The most connections at once; 1 to 1,000,000.
@@ -66,6 +68,8 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
     let mut s = root.section("quota");
     let listen = s.get("listen", address).unwrap_or(DEFAULT_LISTEN);
     let metrics = s.get("metrics", address_or_off).unwrap_or_default();
+    let metrics_limits = s.get("metrics_limits", number(0, 100)).and_then(|most| u32::try_from(most).ok());
+    let metrics_limits = metrics_limits.unwrap_or(0);
     let tls = peer_tls(&mut s);
     if !s.has("tls") && !listen.ip().is_loopback() {
         s.fault("listen", NEEDS_TLS.to_owned());
@@ -102,7 +106,16 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
         LimitsIn::File(rules)
     };
     root.finish();
-    QuotaConfig { listen, metrics, tls, max_connections, max_connections_per_source, memory, limits }
+    QuotaConfig {
+        listen,
+        metrics,
+        metrics_limits,
+        tls,
+        max_connections,
+        max_connections_per_source,
+        memory,
+        limits,
+    }
 }
 
 /// A document that is limits alone.
@@ -185,12 +198,13 @@ mod tests {
     #[test]
     fn faults_of_an_owners_section_say_what_is_right() {
         let faults = parse(
-            "tls = { ca = \"/a\", key = \"/k\" }\nmax_connections = \"0\"\nmetrics = \"localhost:9921\"\n",
+            "tls = { ca = \"/a\", key = \"/k\" }\nmax_connections = \"0\"\nmetrics_limits = \"101\"\nmetrics = \"localhost:9921\"\n",
         )
         .unwrap_err();
         let expected = "quota.toml:2: quota.tls.certificate: is missing, e.g. certificate = \"/etc/gate/fleet.pem\"\n\
                         quota.toml:3: quota.max_connections = \"0\": must be a whole number from 1 to 1000000\n\
-                        quota.toml:4: quota.metrics = \"localhost:9921\": must be \"off\" or an address and a port, \
+                        quota.toml:4: quota.metrics_limits = \"101\": must be a whole number from 0 to 100\n\
+                        quota.toml:5: quota.metrics = \"localhost:9921\": must be \"off\" or an address and a port, \
                         e.g. \"127.0.0.1:9911\" or \"[::1]:9911\"";
         assert_eq!(faults, expected);
     }

@@ -75,9 +75,9 @@ impl Metrics {
 pub(super) struct OwnerMetrics(Registry);
 
 impl OwnerMetrics {
-    pub(super) fn new(owner: Arc<Owner>) -> Self {
+    pub(super) fn new(owner: Arc<Owner>, named: usize) -> Self {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(owner::Scraped(owner)));
+        registry.register_collector(Box::new(owner::Scraped { owner, named }));
         Self(registry)
     }
 

@@ -8,15 +8,19 @@ use prometheus_client::encoding::DescriptorEncoder;
 
 use super::daemon;
 use super::families::Family;
-use crate::fleet::owner::Owner;
+use crate::fleet::owner::{Owner, UsedLimit};
 
 /// The owner that is read at each scrape.
 #[derive(Debug)]
-pub(super) struct Scraped(pub(super) Arc<Owner>);
+pub(super) struct Scraped {
+    pub(super) owner: Arc<Owner>,
+    /// So many limits are named, those that are asked for most.
+    pub(super) named: usize,
+}
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let totals = self.0.totals();
+        let totals = self.owner.totals();
         daemon::write_process(&mut encoder)?;
         for (family, value) in [
             (DECIDING, u64::from(totals.decides)),
@@ -32,10 +36,50 @@ impl Collector for Scraped {
         for (event, count) in totals.events {
             series.add(&[("event", event.name())], count)?;
         }
-        Ok(())
+        write_most_used(&mut encoder, &self.owner.most_used(self.named))
     }
 }
 
+/// The number of a limit in one family.
+type Amount = fn(&UsedLimit) -> f64;
+
+/// The families of limits by name, none if no limit is named.
+fn write_most_used(encoder: &mut DescriptorEncoder<'_>, limits: &[UsedLimit]) -> fmt::Result {
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let families: [(Family, Amount); 5] = [
+        (DEMAND, |limit| limit.demand),
+        (LEFT, |limit| limit.left),
+        (HELD_BACK, |limit| f64::from(u8::from(limit.is_held_back))),
+        (CHARGED, |limit| limit.charged),
+        (REFUSED, |limit| limit.refused),
+    ];
+    for (family, value) in families {
+        let mut series = family.begin(encoder)?;
+        limits.iter().try_for_each(|limit| series.add(&[("limit", &limit.name)], value(limit)))?;
+    }
+    Ok(())
+}
+
+const DEMAND: Family = Family::gauge(
+    "gate_quota_limit_demand_request_units_per_second",
+    "The demand for a limit at all gates, refusals included; of those that are asked for most.",
+);
+const LEFT: Family = Family::gauge(
+    "gate_quota_limit_left_request_units",
+    "What is left in a limit's bucket, below zero in debt.",
+);
+const HELD_BACK: Family =
+    Family::gauge("gate_quota_limit_held_back", "1 while gates are held back to their shares of a limit.");
+const CHARGED: Family = Family::counter(
+    "gate_quota_limit_charged_request_units_total",
+    "Charged to a limit since it was first used.",
+);
+const REFUSED: Family = Family::counter(
+    "gate_quota_limit_refused_request_units_total",
+    "Refused for the sake of a limit since it was first used.",
+);
 const DECIDING: Family = Family::gauge(
     "gate_quota_deciding",
     "1 while this owner decides reports, 0 while it does not know of its lease in etcd, or another has its address.",

@@ -52,12 +52,13 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
     let listener = TcpListener::bind(config.listen)
         .map_err(|error| anyhow::anyhow!("cannot listen at {}: {}", config.listen, in_words(&error)))?;
     let metrics = config.metrics.map(listen_to_scrapes).transpose()?;
+    let named = config.metrics_limits as usize;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let (lease, registration) =
         members.map(|members| register(&runtime, members, config.listen, &accounts)).unzip();
     let owner = Owner::new(Arc::clone(&accounts), counters, lease);
     let _metrics = metrics
-        .map(|listener| Server::start_for_owner(listener, Arc::clone(&owner)))
+        .map(|listener| Server::start_for_owner(listener, Arc::clone(&owner), named))
         .transpose()
         .context("cannot start the thread for /metrics")?;
     runtime.block_on(async {

@@ -29,4 +29,4 @@ pub use connection::is_for;
 pub use listen::{Port, serve};
 pub use places::Bounds;
 pub use server::Owner;
-pub use totals::Totals;
+pub use totals::{Totals, UsedLimit};

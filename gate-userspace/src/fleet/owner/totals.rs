@@ -1,7 +1,11 @@
 //! The numbers of an owner: those of the present, and of what happened since it started.
 
+use std::sync::Arc;
+
+use super::accounts::Account;
 use super::counters::Event;
-use super::server::Owner;
+use super::server::{Owner, keep_most_used};
+use crate::clock;
 
 /// All in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +26,47 @@ pub struct Totals {
     pub events: [(Event, u64); Event::ALL.len()],
 }
 
+/// A limit that is asked for most. Amounts are in request units.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UsedLimit {
+    /// Its name.
+    pub name: String,
+    /// The demand at all gates, refusals included, per second.
+    pub demand: f64,
+    /// The content of the bucket, below zero in debt.
+    pub left: f64,
+    /// True while gates are held back to their shares.
+    pub is_held_back: bool,
+    /// Charged since the account was made.
+    pub charged: f64,
+    /// Refused since the account was made.
+    pub refused: f64,
+}
+
 impl Owner {
+    /// The limits that are asked for most, so many of them.
+    #[must_use]
+    pub fn most_used(&self, most: usize) -> Vec<UsedLimit> {
+        if most == 0 {
+            return Vec::new();
+        }
+        let now = clock::monotonic();
+        let mut all = self.accounts().all();
+        keep_most_used(&mut all, most, now);
+        let used = |account: &Arc<Account>| {
+            let state = account.lock();
+            UsedLimit {
+                name: account.name.as_str().to_owned(),
+                demand: state.shares.demand(now) as f64 / 1e3,
+                left: state.shares.left(now) as f64 / 1e3,
+                is_held_back: state.shares.is_held_back(now),
+                charged: state.charged as f64 / 1e3,
+                refused: state.refused as f64 / 1e3,
+            }
+        };
+        all.iter().map(used).collect()
+    }
+
     /// The numbers as they are now.
     #[must_use]
     pub fn totals(&self) -> Totals {
