@@ -82,6 +82,7 @@ fn heading(suite: Suite) -> &'static str {
         Suite::Redis => "## Redis' own tests",
         Suite::Memcached => "## memcached's own tests",
         Suite::RedisPy => "## redis-py's own tests",
+        Suite::HttpCache => "## http-tests' cache-tests",
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The suites are fetched (`sources.rs`) and are no part of this repository. Each of their files runs twice against the
 //! installed server: directly, and through a gate with its default configuration. What differs is printed, and fails unless
-//! `docs/COMPATIBILITY.md` lists it (`listed.rs`).
+//! `docs/COMPATIBILITY.md` lists it (`listed.rs`). The suite for caches of HTTP has another shape (`http_cache.rs`).
 
+mod http_cache;
 mod listed;
 mod memcached;
 mod redis;
@@ -35,6 +36,8 @@ pub(crate) enum Suite {
     Memcached,
     /// redis-py's own tests (pytest).
     RedisPy,
+    /// http-tests/cache-tests (Node.js), against gate's cache, nginx' and Varnish's.
+    HttpCache,
 }
 
 /// The results of tests by name, in the order in which they came: a name may stand for several tests.
@@ -60,6 +63,7 @@ pub(crate) fn run(suite: Suite, directory: Option<&Path>, only: Option<&str>) ->
     run::build_gate()?;
     let source = directory.map_or_else(|| sources::fetch(suite), |directory| Ok(directory.to_owned()))?;
     let runner: Box<dyn Runner> = match suite {
+        Suite::HttpCache => return http_cache::run(&source, only, &listed),
         Suite::Redis => Box::new(redis::Redis::new(&source, listed.left_out())?),
         Suite::Memcached => Box::new(memcached::Memcached::new(&source)?),
         Suite::RedisPy => Box::new(redis_py::RedisPy::new(&source)?),

@@ -60,7 +60,16 @@ impl Servers {
     }
 }
 
-fn started(name: &'static str, command: std::process::Command, address: SocketAddr) -> Result<ChildProcess> {
+/// The process of a server, once `address` takes connections.
+///
+/// # Errors
+///
+/// If it does not come up.
+pub(super) fn started(
+    name: &'static str,
+    command: std::process::Command,
+    address: SocketAddr,
+) -> Result<ChildProcess> {
     let mut process = ChildProcess::start(name, command)?;
     let began = Instant::now();
     while TcpStream::connect(address).is_err() {

@@ -1,4 +1,5 @@
-//! The suites' sources, below `target/compat`: of the servers Debian's source packages, of redis-py what PyPI has.
+//! The suites' sources, below `target/compat`: of the servers Debian's source packages, of redis-py what PyPI has, of the
+//! suite for caches a commit of its repository.
 //!
 //! apt is given sources and lists of its own, as for kernels, so that neither the machine's sources matter nor a privilege
 //! is needed. Nothing is built or installed: the suites are scripts. A source that is there is not fetched again.
@@ -9,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::Suite;
+use super::{Suite, http_cache};
 use crate::{paths, sh};
 
 /// The directory with a suite's source.
@@ -24,6 +25,7 @@ pub(super) fn fetch(suite: Suite) -> Result<PathBuf> {
         Suite::Redis => debian(&directory, "redis", "redis-server"),
         Suite::Memcached => debian(&directory, "memcached", "memcached"),
         Suite::RedisPy => pypi(&directory),
+        Suite::HttpCache => http_cache::fetch(&directory),
     }
 }
 
