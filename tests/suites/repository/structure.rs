@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 166] = [
+const ORDER: [&str; 165] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -108,7 +108,6 @@ const ORDER: [&str; 166] = [
     "clients/mod.rs",
     "clients/timeouts.rs",
     "clients/client.rs",
-    "clients/client_number.rs",
     "clients/conversation.rs",
     "clients/proxy_header.rs",
     "clients/memory_budget.rs",

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::client_number::ClientNumber;
 use super::conversation::{ConnectionMode, Conversation, RefusedBefore};
 use super::memory_budget::{ClientMemory, MemoryShare};
 use super::refusal_pace::PaceKey;
@@ -102,7 +101,6 @@ pub(crate) struct Client<W: Wire> {
     /// On a dedicated connection: true while an answer or a message of the store is due.
     pub(crate) awaits_store: Cell<bool>,
     pub(crate) waker: RefCell<Option<Waker>>,
-    pub(super) number: ClientNumber,
     /// The bytes that count against the memory budget; and those of them that are neither input nor replies.
     pub(crate) memory_share: MemoryShare,
     pub(crate) other_bytes: Cell<usize>,
@@ -201,15 +199,9 @@ impl<W: Wire> Client<W> {
             quiet: Cell::new(Duration::ZERO),
             awaits_store: Cell::new(false),
             waker: RefCell::new(None),
-            number: ClientNumber::default(),
             memory_share: MemoryShare::new(memory, tenant),
             other_bytes: Cell::new(0),
         }
-    }
-
-    /// Its number, as gate tells it.
-    pub(crate) fn number(&self) -> u64 {
-        self.number.get()
     }
 
     /// True if the connection has ended.

@@ -19,7 +19,6 @@ use self::memory_budget::SharedMemory;
 use self::slots::Slots;
 
 pub(super) mod client;
-mod client_number;
 pub(super) mod conversation;
 pub(super) mod handshake;
 pub(super) mod memory_budget;

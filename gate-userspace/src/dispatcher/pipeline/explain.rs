@@ -160,7 +160,7 @@ impl<W: Wire> Service<W> {
                 explained.notes.push("the store is asked if it accepts the login".to_owned());
                 Ok(Verdict::Passes)
             }
-            Route::GateStats | Route::ClientId | Route::Quit => Ok(Verdict::Answered),
+            Route::GateStats | Route::Quit => Ok(Verdict::Answered),
         }
     }
 

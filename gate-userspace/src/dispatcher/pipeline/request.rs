@@ -64,7 +64,7 @@ impl<W: Wire> Service<W> {
             }
             Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
             Ok(Verdict::Dedicated) => return NextStep::Switch(ConnectionMode::Dedicated),
-            Ok(Verdict::Sent | Verdict::Quit | Verdict::GateStats | Verdict::ClientId) | Err(_) => {}
+            Ok(Verdict::Sent | Verdict::Quit | Verdict::GateStats) | Err(_) => {}
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();
@@ -83,11 +83,6 @@ impl<W: Wire> Service<W> {
                     seq,
                     self.own_stats.borrow_mut().document(&self.service_metrics, now),
                 );
-            }
-            Ok(Verdict::ClientId) => {
-                let mut reply = Vec::new();
-                W::Session::client_id(client.number(), &mut reply);
-                self.reply(client, replies, seq, &reply);
             }
             Err(refusal) => {
                 client.note_refused(request, refusal);
@@ -194,8 +189,7 @@ impl<W: Wire> Service<W> {
             Route::Dedicated => self.admit_dedicated(decoded, now),
             Route::Login => self.admit_login(decoded, now),
             Route::Quit => Ok(Verdict::Quit),
-            Route::GateStats => self.admit_answered_here(decoded, Verdict::GateStats, now),
-            Route::ClientId => self.admit_answered_here(decoded, Verdict::ClientId, now),
+            Route::GateStats => self.admit_own_stats(decoded, now),
         }
     }
 
@@ -363,17 +357,12 @@ impl<W: Wire> Service<W> {
         Ok(Verdict::Login)
     }
 
-    /// A request that gate answers itself: it is charged like any other.
-    fn admit_answered_here(
-        &self,
-        decoded: Decoded<'_, W, Session<W>>,
-        verdict: Verdict,
-        now: Nanos,
-    ) -> Result<Verdict, Refusal> {
+    /// A request for gate's own statistics: it is charged like any other.
+    fn admit_own_stats(&self, decoded: Decoded<'_, W, Session<W>>, now: Nanos) -> Result<Verdict, Refusal> {
         let ledger = &mut *self.ledger.borrow_mut();
         let mut charged = self.charge(decoded, ledger, now)?;
         self.admission.count_passed(ledger, &mut charged);
-        Ok(verdict)
+        Ok(Verdict::GateStats)
     }
 
     /// The refusal of a request. That of a client that is nobody's asks it to log in, where some tenant has users.
@@ -443,7 +432,6 @@ enum Verdict {
     Hit(Rc<[u8]>),
     Quit,
     GateStats,
-    ClientId,
     Login,
     /// To be sent over a dedicated connection.
     Dedicated,

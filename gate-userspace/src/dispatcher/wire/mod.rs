@@ -154,9 +154,6 @@ pub(crate) trait SessionState<R> {
         false
     }
 
-    /// Appends the reply to a client that asks for its number.
-    fn client_id(_id: u64, _out: &mut Vec<u8>) {}
-
     /// A request that the store refuses, wherever it takes any, in place of one that `rule` denies.
     fn unknown_command(_rule: Option<Rule>) -> &'static [u8] {
         b""
@@ -213,8 +210,6 @@ pub(crate) enum Route {
     Login,
     /// gate answers it with its own statistics.
     GateStats,
-    /// gate answers it with a number that no other client has.
-    ClientId,
     /// The client closes its connection.
     Quit,
 }

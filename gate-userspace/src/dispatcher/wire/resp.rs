@@ -105,7 +105,6 @@ impl Codec for Resp {
             // It says which library the client uses: of no consequence for whoever shares the connection.
             State::Name if request.command == SET_INFO => Route::Shared,
             State::Quit => Route::Quit,
-            State::Own if request.command == CLIENT_ID && request.args == 2 => Route::ClientId,
             State::Auth | State::Hello | State::Select | State::Reset | State::Name if request.changes() => {
                 Route::Login
             }
@@ -217,7 +216,6 @@ impl Wire for Resp {
 /// be a rank.
 const EMPTY: [&[u8]; 6] = [b"$-1\r\n", b"*0\r\n", b"_\r\n", b"%0\r\n", b"~0\r\n", b"+none\r\n"];
 
-const CLIENT_ID: Command = Command::named("client|id");
 const SET_INFO: Command = Command::named("client|setinfo");
 
 /// A shared connection.

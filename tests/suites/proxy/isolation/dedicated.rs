@@ -333,31 +333,6 @@ fn no_later_write_overtakes_a_first_blocking_request() -> Result<()> {
 }
 
 #[test]
-fn a_clients_number_is_its_own_and_unknown_to_the_store() -> Result<()> {
-    let store = Listening::redis()?;
-    let gate = gate(&store, "", TENANTS)?;
-    let mut clients = [gate.connect_from(CRITICAL)?, gate.connect_from(CRITICAL)?];
-    let mut numbers = Vec::new();
-    for client in &mut clients {
-        // Twice, and behind what needs a connection of its own.
-        for request in ["CLIENT ID\r\n", "WATCH a\r\nUNWATCH\r\nCLIENT ID\r\n"] {
-            client.write_all(format!("{request}ECHO the-end\r\n").as_bytes())?;
-            let said = String::from_utf8(read_until(client, b"the-end\r\n")?)?;
-            let number = said.lines().find_map(|line| line.strip_prefix(':')).context("no number")?;
-            numbers.push(number.parse::<u64>()?);
-        }
-    }
-    ensure!(numbers[0] == numbers[1] && numbers[2] == numbers[3] && numbers[0] != numbers[2], "{numbers:?}");
-    ensure!(numbers[0] >= 1 << 52, "{numbers:?}");
-    check(&mut clients[0], &format!("CLIENT UNBLOCK {}\r\n", numbers[2]), ":0\r\n")?;
-    check(
-        &mut clients[0],
-        "CLIENT ID x\r\nPING\r\n",
-        "-ERR wrong number of arguments for 'client|id' command\r\n+PONG\r\n",
-    )
-}
-
-#[test]
 fn an_unknown_command_keeps_no_connection_of_the_store() -> Result<()> {
     const CLIENTS: usize = 30;
     let store = Listening::redis()?;
@@ -366,9 +341,7 @@ fn an_unknown_command_keeps_no_connection_of_the_store() -> Result<()> {
         (0..CLIENTS).map(|_| gate.connect_from(CRITICAL)).collect::<Result<_>>()?;
     clients.iter_mut().try_for_each(|client| check(client, "GET a\r\n", "$-1\r\n"))?;
     let before = store_connections(&store)?;
-    for request in
-        ["FOO bar\r\n", "CLIENT INFO\r\n", "CLIENT FOO\r\n", "CLIENT ID\r\n", "CLIENT NO-EVICT on\r\n"]
-    {
+    for request in ["FOO bar\r\n", "CLIENT INFO\r\n", "CLIENT FOO\r\n", "CLIENT NO-EVICT on\r\n"] {
         for client in &mut clients {
             client.write_all(format!("{request}GET a\r\n").as_bytes())?;
             read_until(client, b"\r\n$-1\r\n")?;

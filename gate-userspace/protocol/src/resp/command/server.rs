@@ -11,6 +11,7 @@ pub(super) const CONNECTION: &[Spec] = &[
     c("auth", Connection, NONE, NO_KEYS).state(State::Auth),
     c("client", Connection, NONE, NO_KEYS).state(State::Own).parent(),
     c("client|caching", Connection, NONE, NO_KEYS).state(State::Tracking),
+    // It is the client that asks for it, and others name it by that: it keeps to that connection.
     c("client|id", Connection, NONE, NO_KEYS).state(State::Own),
     c("client|info", Connection, NONE, NO_KEYS).state(State::Own),
     c("client|getname", Connection, NONE, NO_KEYS).state(State::Name),

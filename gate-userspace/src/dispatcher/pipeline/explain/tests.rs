@@ -254,9 +254,7 @@ impl<W: Wire> Scene<W> {
             Verdict::Joins
         } else if waits > waiting {
             Verdict::Queued
-        } else if matches!(W::route(&request), Route::GateStats | Route::ClientId)
-            || step == super::super::request::NextStep::Close
-        {
+        } else if W::route(&request) == Route::GateStats || step == super::super::request::NextStep::Close {
             Verdict::Answered
         } else {
             Verdict::Passes

@@ -2,7 +2,7 @@
 
 use gate_common::units::Nanos;
 
-use super::{CLIENT_ID, CLUSTER, Resp, SET_INFO};
+use super::{CLUSTER, Resp, SET_INFO};
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::store_silence::PauseChange;
 use crate::dispatcher::wire::{Effect, SessionState};
@@ -26,10 +26,6 @@ impl SessionState<Request> for Resp {
         answer.starts_with(b"-NOPERM")
     }
 
-    fn client_id(id: u64, out: &mut Vec<u8>) {
-        out.extend_from_slice(format!(":{id}\r\n").as_bytes());
-    }
-
     /// Redis says the name of a command that it does not know.
     fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
         resp::unknown_command(rule)
@@ -40,7 +36,7 @@ impl SessionState<Request> for Resp {
         match (request.state, request.command) {
             (State::Shared, _) | (State::Name, SET_INFO) => Effect::None,
             // Modules' commands, and a look at a connection of the client's identity.
-            (State::Own, Command::UNKNOWN | CLIENT_INFO | CLIENT_ID) => Effect::None,
+            (State::Own, Command::UNKNOWN | CLIENT_INFO) => Effect::None,
             // The last two concern one connection, and the client's requests take many.
             (State::Own, CLIENT | NO_EVICT | NO_TOUCH) => Effect::Unknown,
             // Neither waits for a permit: requests that hold one may be waiting for it.
