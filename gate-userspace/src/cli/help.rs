@@ -15,14 +15,28 @@ pub(super) fn command() -> Command {
 
 /// A command and its subcommands, each with its exit status.
 fn completed(command: Command) -> Command {
-    let said = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    let has_status = said.contains("Exit status:");
-    let status = if has_status { "" } else { EXIT_STATUS };
-    let paragraphs: Vec<_> =
-        said.split("\n\n").chain([status]).filter(|paragraph| !paragraph.is_empty()).map(filled).collect();
+    let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let long = command.get_after_long_help().map(ToString::to_string);
     let names: Vec<_> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let command = command.after_help(paragraphs.join("\n\n"));
+    let command = command.after_help(with_status(&short));
+    let command = match long {
+        Some(long) => command.after_long_help(with_status(&long)),
+        None => command,
+    };
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, completed))
+}
+
+/// The text behind the options, with the exit status unless it says that itself.
+fn with_status(said: &str) -> String {
+    let status = if said.contains("Exit status:") { "" } else { EXIT_STATUS };
+    let paragraphs = said.split("\n\n").chain([status]).filter(|paragraph| !paragraph.is_empty());
+    paragraphs.map(filled).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Everything that stands behind a command's options.
+pub(super) fn behind_options(command: &Command) -> String {
+    let said = command.get_after_long_help().or_else(|| command.get_after_help());
+    said.map(ToString::to_string).unwrap_or_default()
 }
 
 /// A paragraph as one line, which is wrapped where it is shown; one with examples as it is.
@@ -53,7 +67,7 @@ mod tests {
         root.build();
         for mut command in all(&root) {
             let name = command.get_bin_name().unwrap_or_default().to_owned();
-            let written = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let written = behind_options(&command);
             let shown = command.render_long_help().to_string();
             for line in shown.lines() {
                 assert!(line.chars().count() <= WIDTH, "{name}: {line}");

@@ -73,30 +73,34 @@ pub(super) struct Args {
 
 const EXAMPLES: &str = r#"Examples:
   2,000 gets a second over UDP, of keys that Zipf's law draws:
-    gate load --target 127.0.0.1:11211 --tenant name=polite,rate=2000/s,keys=zipf:10000:0.99
+    gate load --target 127.0.0.1:11211 \
+      --tenant name=polite,rate=2000/s,keys=zipf:10000:0.99
 
-  Two tenants over TCP, from addresses of their own; one writes values of 64 KiB:
-    gate load --target 127.0.0.1:11311 --tcp --tenant name=search,source=127.0.0.2,rate=2000/s \
+  Two tenants over TCP, from addresses of their own; one writes 64 KiB:
+    gate load --target 127.0.0.1:11311 --tcp \
+      --tenant name=search,source=127.0.0.2,rate=2000/s \
       --tenant name=reports,source=127.0.0.3,rate=100/s,reads=50%,value=64KiB
 
-  A mix of requests to Redis through gate, whose keys are written to Redis itself first:
-    gate load --target 127.0.0.1:6380 --fill 127.0.0.1:6379 --protocol resp --tenant name=app,rate=500/s,mix=mix.toml
+  A mix to Redis through gate, with its keys written to Redis itself first:
+    gate load --target 127.0.0.1:6380 --fill 127.0.0.1:6379 \
+      --protocol resp --tenant name=app,rate=500/s,mix=mix.toml
 
   Redis beside gate before it, one second each in turn:
-    gate load --target 127.0.0.1:6379 --compare 127.0.0.1:6380 --protocol resp --tenant name=a,rate=5000/s --for 30s
+    gate load --target 127.0.0.1:6379 --compare 127.0.0.1:6380 \
+      --protocol resp --tenant name=a,rate=5000/s --for 30s
 
 A mix, with all that a request can have (ranges and scripts need --protocol resp; over HTTP a list is a method and a path):
 
     [[request]]
     command = "get"          # or mget, set, delete, range, script
-    weight = 3               # how often beside the others, 1 to 1000000; default 1
-    keys = 10000             # or "uniform:COUNT", "zipf:COUNT:EXPONENT"; default 1000
-    value = "1KiB"           # of a set, and of what --fill writes; up to 1MiB, default 100B
+    weight = 3               # how often beside the others; default 1
+    keys = 10000             # or "zipf:COUNT:EXPONENT"; default 1000
+    value = "1KiB"           # of a set and --fill; up to 1MiB, default 100B
 
     [[request]]
     command = "range"        # LRANGE of a list's first rows
     count = 500              # rows; of an mget, keys; 1 to 100000, default 10
-    prefix = "app:lists"     # keys are app:lists:0 and so on; default the tenant's name, with :rows for a range
+    prefix = "app:lists"     # app:lists:0 ...; default the tenant's name
 
     [[request]]
     command = "script"

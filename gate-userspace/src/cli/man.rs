@@ -47,8 +47,7 @@ fn write_all(command: &Command, dir: &Path) -> io::Result<()> {
     if command.has_subcommands() {
         man.render_subcommands_section(&mut page)?;
     }
-    let said = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    write_sections(&said, &mut page)?;
+    write_sections(&help::behind_options(command), &mut page)?;
     man.render_version_section(&mut page)?;
     File::create(dir.join(man.get_filename()))?.write_all(&page)?;
     command.get_subcommands().try_for_each(|command| write_all(command, dir))
