@@ -82,6 +82,8 @@ pub struct Share {
     pub accepted: f64,
     /// True if it asks for more than its part, or so much that it soon may.
     pub is_above: bool,
+    /// True if its requests wait behind those of its tier that ask for less: it is above its part, or may soon be by its last ticks.
+    pub waits_behind: bool,
 }
 
 /// Decides about shares, once a tick. See the [module](self).
@@ -273,7 +275,13 @@ impl Demand {
         short: 0.0,
         last: 0.0,
         offered_mru: 0,
-        share: Share { mru_per_sec: 0.0, demand_mru_per_sec: 0.0, accepted: 1.0, is_above: false },
+        share: Share {
+            mru_per_sec: 0.0,
+            demand_mru_per_sec: 0.0,
+            accepted: 1.0,
+            is_above: false,
+            waits_behind: true,
+        },
     };
 
     /// The demand of late: a burst is little of it, and an end soon all.
@@ -289,9 +297,13 @@ impl Demand {
         let is_above = recent > near * weight * back;
         // A sudden flood is not yet in the averages.
         let asked = if self.last > recent * 2.0 { self.last } else { recent };
-        let accepted = if recent > most { (most * of_excess / asked).min(1.0) } else { 1.0 };
+        // Who asks for twice their share, or more, gives way to a long queue with all of it; a small excess with as little.
+        let excess = ((asked - most) / most.max(1.0)).clamp(0.0, 1.0);
+        let kept = 1.0 - (1.0 - of_excess) * excess;
+        let accepted = if recent > most { (most * kept / asked).min(1.0) } else { 1.0 };
         let mru_per_sec = most.min(f64::MAX);
-        self.share = Share { mru_per_sec, demand_mru_per_sec: recent, accepted, is_above };
+        let waits_behind = is_above || self.short > near * weight * 2.0;
+        self.share = Share { mru_per_sec, demand_mru_per_sec: recent, accepted, is_above, waits_behind };
     }
 }
 

@@ -86,7 +86,7 @@ impl Bench {
                     self.counts[place].refused += 1;
                     continue;
                 }
-                let is_behind = share.is_some_and(|share| share.is_above);
+                let is_behind = share.is_none_or(|share| share.waits_behind);
                 let queue = self.queues.entry((client.sharer.tier, is_behind));
                 queue.or_insert_with(|| DeficitRoundRobin::new(8 * MRU)).push(
                     client.sharer.tenant,
