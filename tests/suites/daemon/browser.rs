@@ -380,7 +380,8 @@ fn every_control_is_reached_by_tab_and_obeys_enter() -> Result<()> {
         let controls =
             "[...document.querySelectorAll('button, input')].filter((control) => control.offsetParent)";
         let count = site.script(&format!("return {controls}.length")).await?.as_u64().context("a count")?;
-        ensure!(count > 40, "{count}");
+        // Columns and sections without anything are left out.
+        ensure!(count > 20, "{count}");
         for _ in 0..=count {
             site.page.active_element().await?.send_keys(TAB).await?;
             site.script("document.activeElement.reached = true; return true").await?;
