@@ -121,7 +121,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 33] = [
+const KEYS: [&str; 35] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -152,6 +152,8 @@ const KEYS: [&str; 33] = [
     "tier_header",
     "overload_status",
     "rate_limit_fields",
+    "access_log",
+    "access_log_sample",
     "rows",
     "cache",
     "process",

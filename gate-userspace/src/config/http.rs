@@ -1,10 +1,11 @@
 //! The keys of proxied services with `protocol = "http"`: who names tenants and tiers, and how refusals are answered.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::parsers::{SWITCH, number, one_of};
+use super::parsers::{SWITCH, absolute_path, number, one_of};
 use super::raw::Section;
 use super::units::Wrong;
 use super::values::Protocol;
@@ -23,14 +24,33 @@ pub struct Http {
     pub overload_status: u16,
     /// True if answers say what is left of the quota.
     pub rate_limit_fields: bool,
+    /// The log of its requests; `None` if there is none.
+    pub access_log: Option<AccessLog>,
     /// The patterns of routes, each with the name of its query type.
     pub routes: Vec<(Pattern, String)>,
     /// By the places of the query types: the rows that a request counts for; 1 to 1,000,000.
     pub rows: Vec<u32>,
 }
 
+/// The log of a service's requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    /// An absolute path.
+    pub path: PathBuf,
+    /// One of so many requests is logged; 1 to 1,000,000.
+    pub sample: u32,
+}
+
 /// The keys that mean something only over HTTP.
-const KEYS: [&str; 5] = ["tenant_header", "tier_header", "overload_status", "rate_limit_fields", "rows"];
+const KEYS: [&str; 7] = [
+    "tenant_header",
+    "tier_header",
+    "overload_status",
+    "rate_limit_fields",
+    "rows",
+    "access_log",
+    "access_log_sample",
+];
 
 /// The keys that mean nothing over HTTP, and why.
 const OTHERS: [(&str, &str); 8] = [
@@ -77,12 +97,30 @@ pub(super) fn read<'d>(
     }
     let overload_status = s.get("overload_status", overload_status).unwrap_or(503);
     let rate_limit_fields = s.get("rate_limit_fields", one_of(&SWITCH)).unwrap_or(false);
+    let access_log = access_log(s);
     let mut section = s.section("rows");
     let rows = names.iter().map(|name| section.get(name, number(1, 1_000_000)).unwrap_or(1) as u32).collect();
     section.finish();
-    let settings =
-        Http { trusted, tenant_header, tier_header, overload_status, rate_limit_fields, routes, rows };
+    let settings = Http {
+        trusted,
+        tenant_header,
+        tier_header,
+        overload_status,
+        rate_limit_fields,
+        access_log,
+        routes,
+        rows,
+    };
     is_http.then_some(settings)
+}
+
+fn access_log(s: &mut Section<'_>) -> Option<AccessLog> {
+    let path = s.get("access_log", absolute_path);
+    let sample = s.get("access_log_sample", number(1, 1_000_000));
+    if sample.is_some() && !s.has("access_log") {
+        s.fault("access_log_sample", "means something only beside access_log".to_owned());
+    }
+    Some(AccessLog { path: path?, sample: sample.unwrap_or(1) as u32 })
 }
 
 /// The values of the fields that name a tenant. `taken` holds the line of each, but for the one that stands for any.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | SIGINT | detaches, removes every pin, ends |
 //! | SIGTERM | accepts no more clients, serves those that it has for `drain` at most, then as SIGINT; a second one ends that |
-//! | SIGHUP | reads the configuration again; a faulty one changes nothing |
+//! | SIGHUP | reads the configuration again; a faulty one changes nothing. Access logs are opened anew |
 //! | the admin socket | shows what is known, changes what may be changed |
 //! | SIGUSR1 | starts the program that is installed now, which takes over |
 //! | [`HAND_OVER`](crate::kernel::owner::HAND_OVER) | ends and leaves all in place, for the gate that takes over |

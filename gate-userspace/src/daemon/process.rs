@@ -29,6 +29,7 @@ use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::owner::{Ownership, Predecessor};
 use crate::kernel::{CpuWatch, Heartbeat, Maps, Migration};
+use crate::logging;
 use crate::probe::Prober;
 
 /// Why the daemon stops.
@@ -87,7 +88,10 @@ impl Daemon {
                 _ = signals.interrupt.recv() => return Ok(Stop::Requested),
                 _ = signals.terminate.recv() => if !self.drain() { return Ok(Stop::Requested) },
                 _ = signals.hand_over.recv() => return Ok(Stop::HandOver),
-                _ = signals.hang_up.recv() => self.reload = true,
+                _ = signals.hang_up.recv() => {
+                    logging::reopen_all();
+                    self.reload = true;
+                }
                 _ = signals.upgrade.recv() => self.service_manager.start_successor(),
                 Some(order) = self.changes.orders.recv() => self.changes.waiting.push_back(order),
                 _ = ticks.tick() => self.on_tick()?,

@@ -137,6 +137,14 @@ pub enum Error {
     /// A cache cannot be opened.
     #[error(transparent)]
     Cache(#[from] crate::cache::OpenError),
+    /// An access log cannot be opened.
+    #[error("service {service}: cannot open its access_log: {source}")]
+    AccessLog {
+        /// The service's name.
+        service: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -176,6 +184,11 @@ impl Dispatcher {
         let mut shared =
             SharedService::all(settings, count, maps.tenants.len(), &to_samples, clock::monotonic())?;
         shared.iter_mut().try_for_each(|service| service.open_cache(takes_over))?;
+        for service in &mut shared {
+            service
+                .open_access_log()
+                .map_err(|source| Error::AccessLog { service: service.settings.name.clone(), source })?;
+        }
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
         let live_predecessor = predecessor
             .map(|predecessor| LivePredecessor::new(predecessor, shared.iter().map(|service| &service.hot)));

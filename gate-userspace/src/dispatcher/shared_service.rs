@@ -1,5 +1,6 @@
 //! The state of a proxied service that all threads share.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -14,6 +15,7 @@ use super::queue::concurrency::SharedLimits;
 use super::queue::policy::Policy;
 use super::settings::Settings;
 use crate::cache::{Cache, OpenError};
+use crate::logging::AccessLog;
 use crate::policy::range::OutOfRange;
 use crate::policy::read_cost::ReadSizes;
 use crate::processing::Processing;
@@ -33,6 +35,8 @@ pub(super) struct SharedService {
     pub(super) limits: SharedLimits,
     /// The cache of its answers, once it is open.
     pub(super) cache: Option<Arc<Cache>>,
+    /// The log of its requests, once it is open.
+    pub(super) access_log: Option<Arc<AccessLog>>,
     /// The processing of originals, if there is one.
     pub(super) processing: Option<Arc<Processing>>,
     /// The bounds of its clients.
@@ -73,6 +77,18 @@ impl SharedService {
         Ok(())
     }
 
+    /// Opens its access log, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub(super) fn open_access_log(&mut self) -> io::Result<()> {
+        let http = self.settings.backend.http.as_ref();
+        let log = http.and_then(|http| http.access_log.as_ref());
+        self.access_log = log.map(|log| AccessLog::open(&log.path)).transpose()?;
+        Ok(())
+    }
+
     fn new(settings: Settings, hot: SharedHotCache, tenants: usize, now: Nanos) -> Result<Self, OutOfRange> {
         let policy = Policy::new(settings.backend.admission.as_ref(), now)?;
         let types = settings.backend.query_types.clone();
@@ -87,6 +103,7 @@ impl SharedService {
             hot,
             limits,
             cache: None,
+            access_log: None,
             processing: settings.backend.process.as_ref().map(Processing::new).map(Arc::new),
             bounds: SharedBounds::default(),
             read_sizes: Arc::new(ReadSizes::new(tenants)),

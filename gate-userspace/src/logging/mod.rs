@@ -6,6 +6,7 @@
 //! Dependencies log errors only, unless `GATE_LOG` names them, and each place in the code may log so many lines in a time:
 //! no peer makes the log grow as fast as it sends.
 //!
+//! - `access`: access logs, which are written likewise.
 //! - `queue`: the bounded queue and its writer.
 //! - `journal`: lines as the journal of systemd reads them.
 //! - `rate`: the lines that a place in the code may log.
@@ -22,6 +23,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+mod access;
 mod journal;
 mod queue;
 mod rate;
@@ -30,6 +32,7 @@ use journal::{Lines, is_journal};
 use queue::Queue;
 use rate::RateLimit;
 
+pub use access::{AccessLog, access_lines_lost, reopen_all};
 pub use queue::{Lost, LostLines};
 pub use rate::once_a_minute;
 
@@ -54,7 +57,7 @@ pub fn start() -> anyhow::Result<Flush> {
     let queue = QUEUE.get_or_init(Queue::default);
     std::thread::Builder::new()
         .name("log".to_owned())
-        .spawn(|| queue.write_to(stderr))
+        .spawn(|| queue.write_to("stderr", stderr))
         .context("starting the thread that writes the log")?;
     let has_priorities = is_journal();
     let lines = tracing_subscriber::fmt::layer()
@@ -76,6 +79,7 @@ pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush(AT_THE_END);
     }
+    access::flush_all(AT_THE_END);
 }
 
 /// The lines that have been lost since the start, by cause.

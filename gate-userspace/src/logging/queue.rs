@@ -83,8 +83,8 @@ impl Queue {
         LostLines(self.lost.each_ref().map(|lost| lost.load(Ordering::Relaxed)))
     }
 
-    /// Writes lines as they come, for ever. A write may block, or fail.
-    pub(super) fn write_to(&self, mut out: impl Write) {
+    /// Writes lines as they come, for ever, to the log of this name. A write may block, or fail.
+    pub(super) fn write_to(&self, name: &str, mut out: impl Write) {
         let mut reported = Reported::default();
         loop {
             let line = self.next();
@@ -92,7 +92,7 @@ impl Queue {
             if written.is_err() {
                 self.lose(Lost::WriteFailed);
             } else {
-                reported.report(self.lost(), clock::monotonic());
+                reported.report(name, self.lost(), clock::monotonic());
             }
             self.state().is_writing = false;
             self.changed.notify_all();
@@ -106,7 +106,8 @@ impl Queue {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn push(&self, line: &[u8]) {
+    /// Queues a line, unless there is no room.
+    pub(super) fn push(&self, line: &[u8]) {
         let mut state = self.state();
         if state.lines.len() >= MOST_LINES || state.bytes + line.len() > MOST_BYTES {
             drop(state);
@@ -155,16 +156,17 @@ struct Reported {
 
 impl Reported {
     /// Logs what has been lost since, at most once a minute.
-    fn report(&mut self, lost: LostLines, now: Nanos) {
+    fn report(&mut self, log: &str, lost: LostLines, now: Nanos) {
         if lost == self.lost || self.at.is_some_and(|at| now.saturating_sub(at) < REPORT_EVERY) {
             return;
         }
         let since = |cause| lost.by(cause) - self.lost.by(cause);
         tracing::warn!(
+            log,
             queue_full = since(Lost::QueueFull),
             write_failed = since(Lost::WriteFailed),
             rate_limited = since(Lost::RateLimited),
-            "lines of the log are lost; said once a minute"
+            "lines of a log are lost; said once a minute"
         );
         *self = Self { lost, at: Some(now) };
     }
@@ -200,7 +202,7 @@ mod tests {
     fn queue(fails: fn(&[u8]) -> bool) -> (&'static Queue, Receiver<Vec<u8>>) {
         let queue: &'static Queue = Box::leak(Box::default());
         let (taken, log) = sync_channel(0);
-        std::thread::spawn(move || queue.write_to(Slow { taken, fails }));
+        std::thread::spawn(move || queue.write_to("test", Slow { taken, fails }));
         (queue, log)
     }
 

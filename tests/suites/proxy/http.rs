@@ -11,6 +11,7 @@ use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
+mod access_log;
 mod cache;
 mod cache_clients;
 mod cache_faults;

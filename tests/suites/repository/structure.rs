@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 165] = [
+const ORDER: [&str; 166] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -69,6 +69,7 @@ const ORDER: [&str; 165] = [
     "http/reply_body.rs",
     "http/request_body.rs",
     "http/under_way.rs",
+    "http/access_line.rs",
     "http/service.rs",
     "http/call.rs",
     "http/upstreams.rs",

@@ -25,6 +25,11 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, sources: &Sources) -> f
     for exit in Exit::ALL {
         series.add_touched(&[("exit", exit.name())], counters.exits[exit.index()])?;
     }
+    let lost = logging::access_lines_lost();
+    let mut series = ACCESS_LOG_LOST.begin(encoder)?;
+    for cause in [Lost::QueueFull, Lost::WriteFailed] {
+        series.add(&[("cause", cause.name())], lost.by(cause))?;
+    }
     for (family, event) in [(SAMPLES, Event::Sampled), (SAMPLES_LOST, Event::SampleLost)] {
         // Alerts compare it from the start.
         family.write(encoder, counters.events[event.index()])?;
@@ -47,6 +52,10 @@ const BUILD: Family = Family::gauge("gate_build_info", "Always 1; the version of
 const LOG_LOST: Family = Family::counter(
     "gate_log_lines_lost_total",
     "Lines of the log that were dropped: the queue was full, writing failed, or a place in the code logged too much.",
+);
+const ACCESS_LOG_LOST: Family = Family::counter(
+    "gate_access_log_lines_lost_total",
+    "Lines of access logs that were dropped: the queue was full, or writing failed.",
 );
 const TICK: Family = Family::gauge("gate_tick_seconds", "How long the last tick took.");
 const TICK_AGE: Family = Family::gauge("gate_tick_age_seconds", "How long ago the last tick was.");

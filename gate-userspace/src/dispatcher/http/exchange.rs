@@ -8,6 +8,7 @@ use std::rc::Rc;
 use hyper::body::{Body as _, Incoming};
 use hyper::{Request, Response};
 
+use super::access_line::AccessLine;
 use super::answer::Refused;
 use super::cached::Asking;
 use super::connection::Connection;
@@ -33,6 +34,7 @@ pub(super) async fn answer(
     let version = request.version();
     service.metrics.count(Event::Request);
     let (mut parts, body) = request.into_parts();
+    let mut line = AccessLine::of(&service, client.source, &parts);
     let mut origin = service.origin(&client, &parts.headers, Lookup::Charge);
     let (tenant, member) = match &origin {
         Ok(Origin { tenant, member, .. }) => (*tenant, member.clone()),
@@ -43,6 +45,9 @@ pub(super) async fn answer(
     if counted.wait_for_turn().await {
         // It may be another's meanwhile.
         origin = service.origin(&client, &parts.headers, Lookup::Charge);
+    }
+    if let Some(line) = &mut line {
+        line.of_tenant(origin.as_ref().map_or(client.tenant.get(), |origin| origin.tenant));
     }
     let names_none = origin.as_ref().is_ok_and(|origin| origin.names_none);
     let now = clock::monotonic();
@@ -58,10 +63,14 @@ pub(super) async fn answer(
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
         counted.served();
     }
+    let reason = answer.as_ref().err().map(|refused| refused.refusal.reason.name());
     let mut response = answer.unwrap_or_else(|refused| {
         let refusal = Origin::refusal(names_none, refused.refusal);
         service.refusal(Refused { refusal, ..refused }, version)
     });
     service.add_rate_limit((tenant, member.as_deref()), response.headers_mut(), now);
-    Ok(response.map(|body| body.with(in_flight)))
+    if let Some(line) = &mut line {
+        line.answered(&response, reason);
+    }
+    Ok(response.map(|body| body.with(in_flight, line)))
 }

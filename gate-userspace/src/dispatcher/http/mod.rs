@@ -18,12 +18,14 @@
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
 //! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
 //! - [`store`]: connections to the store, one for each request under way. [`answer`]: gate's own answers.
+//! - [`access_line`]: the line of a request in the access log.
 //! - [`service`]: one service in one thread. [`upkeep`]: its periodic work.
 //!
 //! **Invariants.** Only what has a permit is sent to the store. A connection of the store carries one request at a time, and is
 //! used again only after a complete answer. Whatever a request holds is given back when its last part is dropped, however
 //! it ends.
 
+mod access_line;
 mod admitted;
 mod answer;
 pub(super) mod blobs;

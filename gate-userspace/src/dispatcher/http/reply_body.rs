@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
+use super::access_line::AccessLine;
 use super::call::{Side, WaitsFor};
 use super::connection::InFlight;
 use super::request_body::BrokenOff;
@@ -25,6 +26,8 @@ pub(super) struct ReplyBody {
     /// `None` if the client has all the time that its connection has.
     reading: Option<Reading>,
     _in_flight: Option<InFlight>,
+    /// The request's line in the access log, if it is logged.
+    line: Option<Box<AccessLine>>,
 }
 
 #[derive(Debug)]
@@ -77,13 +80,13 @@ impl ReplyBody {
             1..=AT_ONCE => Source::Whole(Some(bytes)),
             _ => Source::Long(LongReply { rest: bytes, yielding: None }),
         };
-        Self { source, reading: None, _in_flight: None }
+        Self { source, reading: None, _in_flight: None, line: None }
     }
 
     /// The rest of a body, after the pieces of it that have been gathered.
     pub(super) fn after(self, pieces: VecDeque<Bytes>, gathered: Gathered) -> Self {
         let source = Source::After(pieces, gathered, Box::new(self));
-        Self { source, reading: None, _in_flight: None }
+        Self { source, reading: None, _in_flight: None, line: None }
     }
 
     /// Notes that the client has taken a piece of what came before.
@@ -108,19 +111,19 @@ impl ReplyBody {
         }
         // It is the client's turn until it asks for more.
         reply.under_way.call.waits_for(WaitsFor::Reader, clock::monotonic());
-        Self { source: Source::Store(Box::new(reply)), reading: None, _in_flight: None }
+        Self { source: Source::Store(Box::new(reply)), reading: None, _in_flight: None, line: None }
     }
 
-    /// The same, which ends the request of its client when it is dropped. A body that the client may leave unread beside
+    /// The same, which ends the request of its client when it is dropped, and logs it if it has a line. A body that the client may leave unread beside
     /// others that it reads is watched by itself.
-    pub(super) fn with(self, in_flight: InFlight) -> Self {
+    pub(super) fn with(self, in_flight: InFlight, line: Option<Box<AccessLine>>) -> Self {
         let is_watched = match &self.source {
             Source::Whole(None) => false,
             Source::Long(_) => true,
             Source::Whole(Some(_)) | Source::Store(_) | Source::After(..) => in_flight.is_http2(),
         };
         let reading = is_watched.then(|| in_flight.reading(clock::monotonic()));
-        Self { source: self.source, reading, _in_flight: Some(in_flight) }
+        Self { source: self.source, reading, _in_flight: Some(in_flight), line }
     }
 }
 
@@ -201,6 +204,9 @@ impl Body for ReplyBody {
                 None => Pin::new(&mut **rest).poll_frame(cx),
             },
         };
+        if let (Some(line), Poll::Ready(Some(Ok(frame)))) = (&mut self.line, &polled) {
+            line.given(frame.data_ref().map_or(0, Bytes::len));
+        }
         if let Some(reading) = &self.reading {
             if polled.is_ready() { reading.progress(clock::monotonic()) } else { reading.pause() }
         }

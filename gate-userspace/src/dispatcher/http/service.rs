@@ -33,6 +33,7 @@ use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::tls::turns::Turns;
+use crate::logging::AccessLog;
 use crate::processing::Processing;
 use gate_common::units::Nanos;
 
@@ -51,6 +52,8 @@ pub(crate) struct HttpService {
     pub(super) store: Rc<Store>,
     /// The cache, which all threads share; `None` if there is none.
     pub(super) cache: Option<Arc<Cache>>,
+    /// The log of its requests, which all threads share; `None` if there is none.
+    pub(super) access_log: Option<Arc<AccessLog>>,
     /// The processing of originals; `None` if there is none.
     pub(super) processing: Option<Arc<Processing>>,
     /// This thread's connections to origins and to the processor.
@@ -98,7 +101,9 @@ impl HttpService {
         delay: Delay,
         verdicts: VerdictSampler,
     ) -> Rc<Self> {
-        let SharedService { settings, metrics: service_metrics, policy, cache, processing, .. } = shared;
+        let SharedService {
+            settings, metrics: service_metrics, policy, cache, access_log, processing, ..
+        } = shared;
         let SharedBounds { slots, dedicated_slots, memory, .. } = shared.bounds;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let limits = *settings.limits.borrow();
@@ -129,6 +134,7 @@ impl HttpService {
             admission,
             store: Rc::new(Store::new(settings.clone(), Arc::clone(&metrics), state)),
             cache,
+            access_log,
             processing,
             upstreams: Upstreams::default(),
             metrics,

@@ -30,6 +30,19 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\naccess_log = \"a.json\"\naccess_log_sample = \"0\"\n",
+        &[
+            r#"7: service[0].access_log = "a.json": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
+            r#"8: service[0].access_log_sample = "0": must be a whole number from 1 to 1000000"#,
+        ],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\naccess_log_sample = \"5\"\n",
+        &["7: service[0].access_log_sample: means something only beside access_log"],
+    ),
+    (
+        MEMCACHED,
         "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nprocess = { path = \"/img/{spec}/{url}\", by = \"http://127.0.0.1:2/{spec}/{blob}\", blobs = \"127.0.0.1:3\", origins = [\"http://a\"] }\n",
         &["7: service[0].process: means something only beside cache, which keeps what is processed"],
     ),
