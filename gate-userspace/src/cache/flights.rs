@@ -1,7 +1,8 @@
 //! One fetch for all who ask for the same at the same time.
 //!
 //! The first leads: it fetches, and its outcome is that of all who follow. A leader that is dropped has failed, so that
-//! nobody waits for one that is gone.
+//! nobody waits for one that is gone. A fetch waits in the queue as its leader's tier does, so nobody follows one of a lower tier
+//! than their own: the first of them leads another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::body::Bytes;
 use tokio::sync::watch;
+
+use crate::policy::Tier;
 
 /// The fetches that are under way, by what is asked.
 #[derive(Debug)]
@@ -73,20 +76,23 @@ impl<T> Clone for Outcome<T> {
 }
 
 impl<T> Flights<T> {
-    /// Joins the fetch for a key, or begins it.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8]) -> Joined<T> {
+    /// Joins the fetch for a key that one of this tier or a more critical one leads, or begins it.
+    pub(super) fn join(self: &Arc<Self>, key: &[u8], tier: Tier) -> Joined<T> {
+        let of_tier = |tier: Tier| [key, NO_FIELD, &[tier as u8]].concat();
         let mut flights = self.lock();
-        if let Some(flight) = flights.get(key).filter(|flight| !flight.is_outdated.load(Relaxed)) {
-            return Joined::Follower(flight.outcome.subscribe());
+        for above in Tier::ALL.into_iter().take_while(|above| *above <= tier) {
+            let flight = flights.get(&of_tier(above)[..]);
+            if let Some(flight) = flight.filter(|flight| !flight.is_outdated.load(Relaxed)) {
+                return Joined::Follower(flight.outcome.subscribe());
+            }
         }
-        Joined::Leader(self.lead(&mut flights, key.into()))
+        Joined::Leader(self.lead(&mut flights, of_tier(tier).into()))
     }
 
     /// Begins a fetch for a key that nobody joins. A change of what is under the key outdates it like others.
     pub(super) fn alone(self: &Arc<Self>, key: &[u8]) -> Lead<T> {
         let number = self.next.fetch_add(1, Relaxed).to_be_bytes();
-        // No field has an empty name.
-        let key = [key, b"\0\0", &number].concat();
+        let key = [key, NO_FIELD, &number].concat();
         self.lead(&mut self.lock(), key.into())
     }
 
@@ -138,9 +144,14 @@ impl<T> Drop for Lead<T> {
     }
 }
 
+/// The end of a key: no field has an empty name. A tier behind it is shorter than a number.
+const NO_FIELD: &[u8] = b"\0\0";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TIER: Tier = Tier::Standard;
 
     fn lead(joined: Joined<()>) -> Lead<()> {
         match joined {
@@ -159,13 +170,13 @@ mod tests {
     #[test]
     fn a_leader_that_is_dropped_has_failed_and_another_leads() {
         let flights = Arc::new(Flights::default());
-        let first = lead(flights.join(b"a"));
-        let outcome = follow(flights.join(b"a"));
-        lead(flights.join(b"b")).complete(Outcome::NotShared);
+        let first = lead(flights.join(b"a", TIER));
+        let outcome = follow(flights.join(b"a", TIER));
+        lead(flights.join(b"b", TIER)).complete(Outcome::NotShared);
         assert!(outcome.borrow().is_none());
         drop(first);
         assert!(matches!(*outcome.borrow(), Some(Outcome::Failed)));
-        lead(flights.join(b"a")).complete(Outcome::NotShared);
+        lead(flights.join(b"a", TIER)).complete(Outcome::NotShared);
         assert!(flights.lock().is_empty());
     }
 
@@ -173,7 +184,7 @@ mod tests {
     fn nobody_joins_a_fetch_that_is_made_alone() {
         let flights = Arc::new(Flights::<()>::default());
         let alone = [flights.alone(b"a"), flights.alone(b"a")];
-        let shared = lead(flights.join(b"a"));
+        let shared = lead(flights.join(b"a", TIER));
         flights.outdate(b"a");
         assert!(alone.iter().all(Lead::is_outdated) && shared.is_outdated());
         drop((alone, shared));
@@ -181,13 +192,34 @@ mod tests {
     }
 
     #[test]
+    fn nobody_follows_a_fetch_of_a_lower_tier() {
+        let flights = Arc::new(Flights::default());
+        let low = lead(flights.join(b"a", Tier::BestEffort));
+        let of_low = follow(flights.join(b"a", Tier::BestEffort));
+        let high = lead(flights.join(b"a", Tier::Critical));
+        for tier in Tier::ALL {
+            assert!(follow(flights.join(b"a", tier)).borrow().is_none());
+        }
+        high.complete(Outcome::NotShared);
+        assert!(of_low.borrow().is_none(), "it follows another");
+        let high = lead(flights.join(b"a", Tier::Batch));
+        flights.outdate(b"a");
+        assert!(low.is_outdated() && high.is_outdated());
+        drop((low, high));
+        assert!(flights.lock().is_empty());
+    }
+
+    #[test]
     fn nobody_joins_a_fetch_that_began_before_a_change() {
         let flights = Arc::new(Flights::default());
-        let old = lead(flights.join(b"a"));
+        let old = lead(flights.join(b"a", TIER));
         flights.outdate(b"a");
-        let new = lead(flights.join(b"a"));
+        let new = lead(flights.join(b"a", TIER));
         assert!(old.is_outdated() && !new.is_outdated());
         old.complete(Outcome::NotShared);
-        assert!(follow(flights.join(b"a")).borrow().is_none(), "the old one's end is not the new one's");
+        assert!(
+            follow(flights.join(b"a", TIER)).borrow().is_none(),
+            "the old one's end is not the new one's"
+        );
     }
 }

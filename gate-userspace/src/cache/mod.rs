@@ -49,6 +49,7 @@ pub use index::Usage;
 pub(crate) use key::Key;
 pub(crate) use pieces::Pieces;
 pub(crate) use processed::Processed;
+pub(crate) use record::Record;
 pub(crate) use response::{Fields, Freshness, StaleUse, StoredResponse, keyed_request, lower_case};
 pub use store::{Cache, OpenError, Verified};
 pub(crate) use store::{SCHEMES, ToWrite};

@@ -4,33 +4,54 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
-use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT_ENCODING, HOST, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::response::{Fields, StoredResponse, keyed_request};
 
-/// The answers of a URL, the latest first: one for each set of values that the fields of the key had.
+/// The answers of a URL, the latest first: one for each set of values that the fields had on which an answer depends.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     responses: Vec<Arc<StoredResponse>>,
 }
 
 impl Record {
-    /// The answer to requests with these fields.
-    pub(crate) fn get(&self, fields: &Fields) -> Option<&Arc<StoredResponse>> {
-        self.responses.iter().find(|response| response.fields == *fields)
+    /// The answer to requests with these fields of the key, and of all fields `headers`: of several the one that these select, else
+    /// the latest.
+    pub(crate) fn get(&self, fields: &Fields, headers: &HeaderMap) -> Option<&Arc<StoredResponse>> {
+        let of_key = || self.responses.iter().filter(|response| response.fields == *fields);
+        of_key().find(|response| response.is_selected_by(headers)).or_else(|| of_key().next())
+    }
+
+    /// An answer to requests that take no coding, in the place of one with these fields of the key: it has no coding, and does not
+    /// say that it would have one for others. A client asks so for ranges, where it has asked for the whole with codings.
+    pub(crate) fn get_plain(&self, fields: &Fields, headers: &HeaderMap) -> Option<&Arc<StoredResponse>> {
+        let takes_none =
+            |(name, value): &(HeaderName, HeaderValue)| name != ACCEPT_ENCODING || value == "identity";
+        if !fields.iter().all(takes_none) {
+            return None;
+        }
+        let others =
+            |fields: &Fields| fields.iter().filter(|(name, _)| name != ACCEPT_ENCODING).cloned().collect();
+        let others_asked: Fields = others(fields);
+        self.responses.iter().find(|response| {
+            response.is_plain()
+                && others(&response.fields) == others_asked
+                && response.is_selected_by(headers)
+        })
     }
 
     /// The same with another answer, in the place of that to the same request if there is one.
     pub(crate) fn with(&self, response: Arc<StoredResponse>) -> Self {
-        let mut responses = self.without(&response.fields).responses;
+        let mut responses = self.responses.clone();
+        responses.retain(|other| !other.is_to_the_same(&response));
         responses.insert(0, response);
         responses.truncate(MOST);
         Self { responses }
     }
 
-    /// The same without the answer to requests with these fields.
+    /// The same without the answers to requests with these fields of the key.
     pub(crate) fn without(&self, fields: &Fields) -> Self {
         let others = self.responses.iter().filter(|response| response.fields != *fields);
         Self { responses: others.cloned().collect() }
@@ -52,9 +73,11 @@ impl Record {
     /// The bytes that it takes in memory, about.
     pub(super) fn weight(&self) -> u64 {
         let of = |response: &Arc<StoredResponse>| {
-            let fields = response.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 64);
+            let of_key = response.fields.iter().map(|(name, value)| (name, value));
+            let fields = response.headers.iter().chain(of_key).chain(response.varied());
+            let len = fields.map(|(name, value)| name.as_str().len() + value.len() + 64).sum::<usize>();
             // The policy has a copy.
-            (1_024 + 2 * fields.sum::<usize>()) as u64
+            (1_024 + 2 * len) as u64
         };
         self.responses.iter().map(of).sum()
     }
@@ -82,6 +105,9 @@ struct WrittenRecord {
 #[derive(Serialize, Deserialize)]
 struct Written {
     fields: Vec<(String, String)>,
+    /// Fields beside those of the key on which the answer depends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    varied: Vec<(String, String)>,
     status: u16,
     headers: Vec<(String, String)>,
     received_ms: u64,
@@ -94,6 +120,7 @@ impl Written {
         let since_epoch = response.received.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             fields: written(response.fields.iter().map(|(name, value)| (name, value))),
+            varied: written(response.varied().map(|(name, value)| (name, value))),
             status: response.status.as_u16(),
             headers: written(response.headers.iter()),
             received_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
@@ -109,7 +136,11 @@ impl Written {
             let (name, value) = field?;
             headers.append(name, value);
         }
-        let request = keyed_request(path, &HeaderValue::from_str(host).ok()?, &fields)?;
+        let mut request = keyed_request(path, &HeaderValue::from_str(host).ok()?, &fields)?;
+        for field in read(self.varied) {
+            let (name, value) = field?;
+            request.headers.insert(name, value);
+        }
         debug_assert!(request.headers.contains_key(HOST));
         let status = StatusCode::from_u16(self.status).ok()?;
         let received: SystemTime = UNIX_EPOCH.checked_add(Duration::from_millis(self.received_ms))?;

@@ -2,10 +2,16 @@
 //!
 //! Deviations, all of them towards less: an answer without an explicit lifetime is asked about each time (no heuristics); one
 //! with `Set-Cookie`, or whose `Cache-Control` has `private` or `no-store` in whatever place, is not kept; one that could neither be given again nor be asked about is not kept. A kept answer was
-//! fetched with the fields of its key alone, so a request with another field that `Vary` names does not match it.
+//! fetched with the fields of its key alone, or by a client's own request: a request with another value of a field that `Vary`
+//! names does not match it.
+//!
+//! An answer with an explicit lifetime is kept whatever its status, but for a 304, a part (206), and those that no cache may
+//! keep (RFC 6585).
 //!
 //! A stale answer is given where its origin says so (`stale-while-revalidate`, `stale-if-error`: RFC 5861), and neither
 //! `must-revalidate`, `proxy-revalidate` nor `no-cache`; to requests that say nothing of freshness themselves.
+
+mod said;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,12 +19,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
 use hyper::header::{
-    AGE, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, EXPIRES, HeaderMap, HeaderName, HeaderValue,
-    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, PRAGMA, SET_COOKIE, VARY,
+    ACCEPT_ENCODING, AGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, DATE, ETAG, EXPIRES, HOST,
+    HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, SET_COOKIE, VARY,
 };
 use hyper::http::{request, response};
 use hyper::{Request, StatusCode};
 
+pub(crate) use self::said::lower_case;
+use self::said::{
+    bound_age, bound_lifetimes, directives, name_of, number, rewrite_dates, says_any, says_of_freshness,
+    value_of,
+};
 use super::digest::Digest;
 
 /// Fields of a request that are part of its key, by name; several values of one are joined.
@@ -39,8 +50,12 @@ pub(crate) struct StoredResponse {
     fresh_until: SystemTime,
     /// Until when it may be given while the origin is asked, and if the origin fails.
     usable_until: [SystemTime; 2],
+    /// True if its origin gave it a lifetime, and says nothing of the time after.
+    is_silent_on_stale: bool,
     /// True if every request with its key matches it.
     matches_all: bool,
+    /// The values that fields beside those of the key had, on which it depends; `None` for one that was not there.
+    varied: Vec<(HeaderName, Option<HeaderValue>)>,
     /// When its use was noted, in seconds since 1970.
     noted: Arc<AtomicU64>,
 }
@@ -66,8 +81,7 @@ pub(crate) enum StaleUse {
 }
 
 impl StoredResponse {
-    /// The answer with this head and body to `request`, which had no fields that are not part of its key but `Host`. `None` if
-    /// it is not to be kept.
+    /// The answer with this head and body to `request`, as its origin saw it. `None` if it is not to be kept.
     pub(crate) fn new(
         request: &request::Parts,
         fields: Fields,
@@ -90,18 +104,27 @@ impl StoredResponse {
             known.into_iter().any(|known| known.eq_ignore_ascii_case(name))
         };
         let matches_all = names.iter().all(is_same_in_all);
+        let varied = names.iter().filter(|name| !is_same_in_all(name));
+        let varied: Option<Vec<_>> = varied.map(|name| value_of(&request.headers, name)).collect();
+        let varied = varied?;
         let mut answer = hyper::Response::new(());
-        *answer.status_mut() = status;
+        *answer.status_mut() = if may_be_of(status, &headers) { StatusCode::OK } else { status };
         *answer.headers_mut() = headers.clone();
         lower_case(answer.headers_mut());
         bound_lifetimes(answer.headers_mut());
         rewrite_dates(answer.headers_mut());
-        let policy = CachePolicy::new_options(request, &answer, received, OPTIONS);
+        let mut selected = keyed_parts(request, &fields)?;
+        for (name, value) in &varied {
+            value.iter().for_each(|value| drop(selected.headers.insert(name, value.clone())));
+        }
+        let policy = CachePolicy::new_options(&selected, &answer, received, OPTIONS);
         let ttl = policy.time_to_live(received).min(LONGEST);
         let fresh_until = received + ttl;
         let may_be_stale = !says_any(answer.headers(), &NOT_STALE);
         let usable_until = [StaleUse::WhileRevalidating, StaleUse::OnError]
             .map(|stale_use| fresh_until + extension(answer.headers(), stale_use, may_be_stale));
+        let is_silent_on_stale =
+            may_be_stale && ttl > Duration::ZERO && !says_any(answer.headers(), &OF_STALE);
         let has_validator = headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED);
         let is_of_use = has_validator || usable_until.iter().any(|&until| until > received);
         if !policy.is_storable() || !is_of_use {
@@ -118,9 +141,34 @@ impl StoredResponse {
             policy,
             fresh_until,
             usable_until,
+            is_silent_on_stale,
             matches_all,
+            varied,
             noted,
         })
+    }
+
+    /// True if a request with these fields has those values on which it depends.
+    pub(super) fn is_selected_by(&self, headers: &HeaderMap) -> bool {
+        self.varied
+            .iter()
+            .all(|(name, value)| value_of(headers, name.as_str()).is_some_and(|(_, said)| said == *value))
+    }
+
+    /// True if it has no coding, whatever codings a request takes.
+    pub(super) fn is_plain(&self) -> bool {
+        let is_of_coding = |name: &str| name.eq_ignore_ascii_case(ACCEPT_ENCODING.as_str());
+        !self.headers.contains_key(CONTENT_ENCODING) && !vary(&self.headers).any(is_of_coding)
+    }
+
+    /// True if it is an answer to the same requests as `other`.
+    pub(super) fn is_to_the_same(&self, other: &Self) -> bool {
+        self.fields == other.fields && self.varied == other.varied
+    }
+
+    /// The fields beside those of the key on which it depends, as far as they were there.
+    pub(super) fn varied(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.varied.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
     }
 
     /// True unless it is for some of those who ask for the same: its `Vary` names a field that is not part of the key.
@@ -133,6 +181,18 @@ impl StoredResponse {
         self.matches_all && self.usable_until[StaleUse::WhileRevalidating as usize] > self.received
     }
 
+    /// True if it may be given while its origin fails, to this request; for so long where its origin says nothing.
+    pub(crate) fn may_be_given_on_error(
+        &self,
+        request: &request::Parts,
+        silent: Duration,
+        now: SystemTime,
+    ) -> bool {
+        let is_young = self.received <= now && now < self.fresh_until + silent;
+        let by_default = is_young && self.is_silent_on_stale && self.takes_any(request);
+        by_default || self.may_be_stale(request, StaleUse::OnError, now)
+    }
+
     /// True if it may be given on this occasion, though it is stale, to this request.
     pub(crate) fn may_be_stale(
         &self,
@@ -140,17 +200,22 @@ impl StoredResponse {
         stale_use: StaleUse,
         now: SystemTime,
     ) -> bool {
-        let headers = &request.headers;
-        let is_plain = !headers.contains_key(CACHE_CONTROL) && !headers.contains_key(PRAGMA);
-        is_plain && self.received <= now && now < self.usable_until[stale_use as usize]
+        self.takes_any(request) && self.received <= now && now < self.usable_until[stale_use as usize]
+    }
+
+    /// True for a request that it is an answer to, and that says nothing of freshness.
+    fn takes_any(&self, request: &request::Parts) -> bool {
+        !says_of_freshness(&request.headers) && self.is_selected_by(&request.headers)
     }
 
     /// The use that this request, with all its fields, may make of it.
     pub(crate) fn freshness(&self, request: &request::Parts, now: SystemTime) -> Freshness {
-        let headers = &request.headers;
-        let is_plain = !headers.contains_key(CACHE_CONTROL) && !headers.contains_key(PRAGMA);
+        if !self.is_selected_by(&request.headers) {
+            return Freshness::Mismatch;
+        }
+        let is_fresh = now < self.fresh_until && self.received <= now;
         // The usual way, without the copies of the other.
-        if is_plain && self.matches_all && now < self.fresh_until && self.received <= now {
+        if is_fresh && !says_of_freshness(&request.headers) {
             return Freshness::Fresh;
         }
         match self.policy.before_request(request, now) {
@@ -181,7 +246,7 @@ impl StoredResponse {
         is_stale(self)
             && is_stale(before)
             && (self.status, self.digest, self.len) == (before.status, before.digest, before.len)
-            && self.fields == before.fields
+            && self.is_to_the_same(before)
             && lasting(self) == lasting(before)
     }
 
@@ -245,14 +310,23 @@ pub(crate) fn keyed_request(path: &str, host: &HeaderValue, fields: &Fields) -> 
     Some(parts)
 }
 
-/// Writes the directives for caches in lower case, as the policy knows them (RFC 9111, 5.2).
-pub(crate) fn lower_case(headers: &mut HeaderMap) {
-    let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
-    for value in values.iter_mut() {
-        if let Ok(lower) = HeaderValue::from_bytes(&value.as_bytes().to_ascii_lowercase()) {
-            *value = lower;
-        }
-    }
+/// A request with no other fields than these and its host.
+fn keyed_parts(request: &request::Parts, fields: &Fields) -> Option<request::Parts> {
+    let host = request.headers.get(HOST).cloned();
+    keyed_request(
+        request.uri.path_and_query()?.as_str(),
+        &host.unwrap_or(HeaderValue::from_static("")),
+        fields,
+    )
+}
+
+/// True for an answer that may be kept though its status is not known: one with an explicit lifetime (RFC 9111, 3).
+fn may_be_of(status: StatusCode, headers: &HeaderMap) -> bool {
+    let is_explicit = headers.contains_key(EXPIRES)
+        || directives(headers)
+            .any(|said| LIFETIMES.iter().any(|name| name_of(said).eq_ignore_ascii_case(name)));
+    let must_be_known = directives(headers).any(|said| name_of(said).eq_ignore_ascii_case("must-understand"));
+    is_explicit && !must_be_known && !NEVER_KEPT.contains(&status.as_u16()) && !status.is_informational()
 }
 
 /// False if a value of `Cache-Control` has a word that keeps an answer from others, however the rest is to be read.
@@ -276,80 +350,6 @@ fn vary(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 fn opaque(value: &HeaderValue) -> &[u8] {
     let value = value.as_bytes().trim_ascii();
     value.strip_prefix(b"W/").unwrap_or(value)
-}
-
-/// Makes an age one that can be added to: of several the first counts, which is the longest if it is none, and as if it were
-/// not there if it is no number (RFC 9111, 1.2.2 and 5.1).
-fn bound_age(headers: &mut HeaderMap) {
-    let Some(said) = headers.get(AGE) else { return };
-    let first = said.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default().trim_ascii();
-    match number(first) {
-        Some(secs) => drop(headers.insert(AGE, HeaderValue::from(secs))),
-        None => drop(headers.remove(AGE)),
-    }
-}
-
-/// Writes lifetimes that are longer than HTTP can say as the longest (RFC 9111, 1.2.2): the policy takes them for none. So it
-/// may, where the origin says several.
-fn bound_lifetimes(headers: &mut HeaderMap) {
-    let mut names: Vec<_> = directives(headers).map(name_of).collect();
-    let count = names.len();
-    names.sort_unstable();
-    names.dedup();
-    if names.len() < count {
-        return;
-    }
-    let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
-    for value in values.iter_mut() {
-        let Ok(said) = value.to_str() else { continue };
-        let bounded: Vec<String> = said.split(',').map(bounded).collect();
-        if let Ok(bounded) = HeaderValue::try_from(bounded.join(",")) {
-            *value = bounded;
-        }
-    }
-}
-
-/// A directive whose number, if it has one, is at most the longest.
-fn bounded(directive: &str) -> String {
-    let named = directive.split_once('=');
-    let number = named.and_then(|(name, said)| Some((name, number(said.trim().as_bytes())?)));
-    match number {
-        Some((name, MOST_SECS)) => format!("{name}={MOST_SECS}"),
-        _ => directive.to_owned(),
-    }
-}
-
-/// A number of digits, at most the longest time; `None` for what is no number.
-fn number(digits: &[u8]) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let said = || str::from_utf8(digits).ok()?.parse::<u64>().ok();
-    is_number.then(|| said().map_or(MOST_SECS, |secs| secs.min(MOST_SECS)))
-}
-
-/// Writes dates in the form that the policy reads; RFC 9110, 5.6.7, has two older ones.
-fn rewrite_dates(headers: &mut HeaderMap) {
-    for name in [DATE, EXPIRES, LAST_MODIFIED] {
-        let date = headers.get(&name).and_then(|said| httpdate::parse_http_date(said.to_str().ok()?).ok());
-        let written = date.and_then(|date| HeaderValue::try_from(httpdate::fmt_http_date(date)).ok());
-        if let Some(written) = written {
-            headers.insert(name, written);
-        }
-    }
-}
-
-/// The directives of `Cache-Control`, which is in lower case.
-fn directives(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let values = headers.get_all(CACHE_CONTROL).into_iter();
-    values.flat_map(|value| value.to_str().unwrap_or_default().split(',')).map(str::trim)
-}
-
-fn name_of(directive: &str) -> &str {
-    directive.split('=').next().unwrap_or_default().trim()
-}
-
-/// True if `Cache-Control` has one of these directives, with a value or without.
-fn says_any(headers: &HeaderMap, names: &[&str]) -> bool {
-    directives(headers).any(|said| names.contains(&name_of(said)))
 }
 
 /// The time for which a stale answer may be given on an occasion; none where the origin says two.
@@ -377,13 +377,16 @@ const OPTIONS: CacheOptions = CacheOptions {
 };
 /// Ten years: longer lifetimes are no different.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// The longest time that HTTP can say (RFC 9111, 1.2.2).
-const MOST_SECS: u64 = 1 << 31;
 /// Directives that forbid to give a stale answer (RFC 9111, 4.2.4). `s-maxage` does as well, but says no more than the extensions
 /// beside it.
 const NOT_STALE: [&str; 3] = ["must-revalidate", "no-cache", "proxy-revalidate"];
+/// Directives that say, by themselves, how an answer is used when it is stale.
+const OF_STALE: [&str; 2] = ["s-maxage", "stale-if-error"];
 /// Fields that a request that finds the key has like all others, or has not: it passes by with them.
 const SAME_IN_ALL: [&str; 3] = ["authorization", "cookie", "host"];
+const LIFETIMES: [&str; 2] = ["max-age", "s-maxage"];
+/// A part and a 304, which gate keeps by other means, and those of RFC 6585: about one client, or not the origin's.
+const NEVER_KEPT: [u16; 6] = [206, 304, 428, 429, 431, 511];
 /// Fields that say when an answer was given.
 const OF_TIME: [HeaderName; 3] = [AGE, DATE, EXPIRES];
 /// Fields of a body, which a 304 does not change.

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use gate_common::units::Nanos;
+
 use super::http::{Http, field_name};
-use super::parsers::{absolute_path, one_of};
+use super::parsers::{absolute_path, one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::Protocol;
@@ -23,6 +25,8 @@ pub struct Cache {
     pub key: Vec<String>,
     /// True if the answer to a client's own request is kept too, though the request had fields that are not part of the key.
     pub keep_own: bool,
+    /// For how long beyond its lifetime an answer is given while its origin fails, if that says nothing of it; at most 30 days.
+    pub stale: Nanos,
     /// With whom a tenant shares what is kept for it.
     pub dedup: Dedup,
 }
@@ -67,6 +71,7 @@ fn of_table(s: &mut Section<'_>, names_tenant: bool) -> Option<Cache> {
     key.sort_unstable();
     key.dedup();
     let keep_own = s.get("keep_own", one_of(&SWITCH)).unwrap_or(false);
+    let stale = s.get("stale", time((Nanos::ZERO, Nanos::from_secs(30 * 86_400)))).unwrap_or(Nanos::ZERO);
     let dedup = s.get("dedup", one_of(&DEDUP));
     if dedup == Some(Dedup::Service) && names_tenant {
         let message = "would give one tenant the answers that the store has for another, which it knows by \
@@ -74,7 +79,7 @@ fn of_table(s: &mut Section<'_>, names_tenant: bool) -> Option<Cache> {
         s.fault("dedup", message.to_owned());
     }
     let dedup = dedup.unwrap_or(if names_tenant { Dedup::Tenant } else { Dedup::Service });
-    Some(Cache { dir: dir?, memory, disk, max_object, key, keep_own, dedup })
+    Some(Cache { dir: dir?, memory, disk, max_object, key, keep_own, stale, dedup })
 }
 
 /// A field that may be part of a key: one that says who asks would make each answer one client's.

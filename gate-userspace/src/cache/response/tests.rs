@@ -60,12 +60,20 @@ fn only_what_may_be_given_again_is_kept() {
         (200, &[("cache-control", "max-age=9"), ("age", "old, 9")], true),
         (200, &[("expires", "Tuesday, 09-Sep-31 01:46:40 GMT")], true),
         (200, &[("expires", "Tue Sep  9 01:46:40 2031")], true),
+        (200, &[("expires", "Mon Sep  9 01:46:40 2031")], true),
+        (200, &[("expires", "TUE, 09 SEP 2031 01:46:40 GMT")], true),
+        (200, &[("expires", "Tue,  09 Sep 2031 01:46:40 GMT")], false),
         (200, &[("expires", "Tuesday, 09-Sep-97 01:46:40 GMT")], false),
         (200, &[("cache-control", "max-age=0, stale-while-revalidate=9")], true),
         (200, &[("cache-control", "max-age=0, stale-if-error=9")], true),
         (200, &[("cache-control", "max-age=0, stale-if-error=9, must-revalidate")], false),
         (206, &[("cache-control", "max-age=9"), ("content-range", "bytes 0-1/3")], false),
-        (500, &[("cache-control", "max-age=9")], false),
+        (500, &[("cache-control", "max-age=9")], true),
+        (599, &[("cache-control", "max-age=9")], true),
+        (599, &[("expires", "Tue, 09 Sep 2031 01:46:40 GMT")], true),
+        (599, &[("cache-control", "max-age=9, must-understand")], false),
+        (599, &[("cache-control", "public"), ("etag", "\"1\"")], false),
+        (429, &[("cache-control", "max-age=9")], false),
         (304, &[("cache-control", "max-age=9")], false),
     ] {
         assert_eq!(kept(status, said).is_some(), is_kept, "{status} {said:?}");
@@ -85,6 +93,8 @@ fn a_request_may_ask_for_less_than_the_origin_allows() {
         (&[("cache-control", "max-age=5")], 6, stale.clone()),
         (&[("cache-control", "min-fresh=10")], 55, stale.clone()),
         (&[("x", "1")], 1, Freshness::Fresh),
+        (&[("cache-control", "unknown"), ("pragma", "unknown")], 1, Freshness::Fresh),
+        (&[("pragma", "No-Cache")], 1, stale.clone()),
     ] {
         assert_eq!(response.freshness(&request(said), at(secs)), expected, "{said:?} {secs}");
     }
@@ -102,6 +112,35 @@ fn what_varies_outside_the_key_is_for_requests_without_that() {
     let response = kept(200, &[("cache-control", "max-age=60"), vary]).unwrap();
     assert!(response.is_shareable());
     assert_eq!(response.freshness(&request(&[("x-kind", "1")]), at(1)), Freshness::Fresh);
+}
+
+#[test]
+fn what_varies_is_kept_for_requests_that_say_the_same() {
+    let said = [("cache-control", "max-age=60"), ("vary", "X-Kind, X-Other")];
+    let of = |kind: &[(&'static str, &str)]| {
+        StoredResponse::new(
+            &request(kind),
+            fields(),
+            (StatusCode::OK, headers(&said)),
+            at(0),
+            (Digest::of(b""), 0),
+        )
+        .unwrap()
+    };
+    let response = of(&[("x-kind", "1"), ("x-kind", "2"), ("x-more", "0")]);
+    assert!(!response.is_for_all() && !response.is_shareable());
+    for (asked, is_same) in [
+        (&[("x-kind", "1"), ("x-kind", "2")][..], true),
+        (&[("x-kind", "1, 2")], true),
+        (&[("x-kind", "1")], false),
+        (&[("x-kind", "1"), ("x-kind", "2"), ("x-other", "")], false),
+        (&[], false),
+    ] {
+        assert_eq!(response.is_selected_by(&headers(asked)), is_same, "{asked:?}");
+        assert_eq!(response.is_to_the_same(&of(asked)), is_same, "{asked:?}");
+        let is_fresh = response.freshness(&request(asked), at(1)) == Freshness::Fresh;
+        assert_eq!(is_fresh, is_same, "{asked:?}");
+    }
 }
 
 #[test]
@@ -144,5 +183,28 @@ fn a_stale_answer_is_used_as_its_origin_allows() {
         assert_eq!([until(WhileRevalidating), until(OnError)], expected, "{said}");
         let asks = request(&[("cache-control", "max-age=0")]);
         assert!(!response.may_be_stale(&asks, OnError, at(5)), "{said}");
+    }
+}
+
+#[test]
+fn a_silent_origins_answer_outlives_it_as_configured() {
+    for (said, expected) in [
+        ("max-age=5", 25),
+        ("max-age=5, stale-while-revalidate=40", 25),
+        ("max-age=5, stale-if-error=2", 7),
+        ("s-maxage=5", 5),
+        ("max-age=5, must-revalidate", 5),
+        ("max-age=5, no-cache", 0),
+        ("max-age=0", 0),
+        ("public", 0),
+    ] {
+        let response = kept(200, &[("cache-control", said), ("etag", "\"1\"")]).unwrap();
+        let may_be = |secs: u64, asked: &[(&'static str, &str)]| {
+            let silent = Duration::from_secs(20);
+            response.may_be_given_on_error(&request(asked), silent, at(secs))
+                || response.freshness(&request(asked), at(secs)) == Freshness::Fresh
+        };
+        assert_eq!((0..100).find(|&secs| !may_be(secs, &[])), Some(expected), "{said}");
+        assert!(!may_be(5, &[("cache-control", "max-age=0")]), "{said}");
     }
 }

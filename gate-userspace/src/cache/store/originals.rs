@@ -12,6 +12,7 @@ use crate::cache::index::Change;
 use crate::cache::key::Key;
 use crate::cache::processed::Processed;
 use crate::cache::record::Record;
+use crate::policy::Tier;
 
 impl Cache {
     /// The result under a key, if it still holds, from memory.
@@ -65,9 +66,9 @@ impl Cache {
         }
     }
 
-    /// Joins the processing for a key, or begins it.
-    pub(crate) fn join_processing(&self, key: &Key) -> Joined<Processed> {
-        self.processings.join(key.bytes())
+    /// Joins the processing for a key, unless its leader is of a lower tier, or begins it.
+    pub(crate) fn join_processing(&self, key: &Key, tier: Tier) -> Joined<Processed> {
+        self.processings.join(key.bytes(), tier)
     }
 
     /// Removes an original of a URL, for all tenants, and what was processed of it. `origin` is with its scheme, `path` with its

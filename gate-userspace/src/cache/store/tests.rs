@@ -33,6 +33,7 @@ fn settings(directory: &Directory) -> config::Cache {
         max_object: 1 << 20,
         key: Vec::new(),
         keep_own: false,
+        stale: Nanos::ZERO,
         dedup: Dedup::Service,
     }
 }
@@ -60,7 +61,7 @@ fn put(cache: &Cache, path: &str, body: &'static str) {
 /// The body that is found, as text.
 async fn found(cache: &Cache, path: &str) -> Option<String> {
     let record = cache.record(&key(path)).await?;
-    let body = cache.body(record.get(&Vec::new())?).await?;
+    let body = cache.body(record.get(&Vec::new(), &HeaderMap::new())?).await?;
     Some(String::from_utf8(body.to_vec()).unwrap())
 }
 
@@ -316,7 +317,7 @@ async fn a_confirmed_answer_is_written_without_its_body() {
     drop(cache);
     let cache = opened(&settings(&directory)).await;
     let record = cache.record(&key("/a")).await.unwrap();
-    assert_eq!(record.get(&Vec::new()).unwrap().received, kept.received);
+    assert_eq!(record.get(&Vec::new(), &HeaderMap::new()).unwrap().received, kept.received);
     assert_eq!(cache.body(&kept).await, Some(body));
 }
 

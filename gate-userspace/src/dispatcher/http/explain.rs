@@ -147,10 +147,9 @@ impl HttpService {
                 explained.notes.push(MADE.to_owned());
                 return Ok(Verdict::Passes);
             }
-            None if cached::is_looked_up(self, ledger, origin.account(), (parts, has_body)) => {
-                explained.notes.push(LOOKED_UP.to_owned());
+            None => {
+                explained.notes.extend(cached::explained(self, ledger, origin.account(), (parts, has_body)))
             }
-            None => {}
         }
         self.admission.peek_policy(shadow, quote.class, ledger, explained, now)?;
         if self.admission.may_take_permit(false) {
@@ -186,7 +185,6 @@ fn parse(words: &[Vec<u8>]) -> Result<Parts, String> {
     Ok(parts)
 }
 
-const LOOKED_UP: &str = "if the cache has an answer that is fresh it is given, for the price of a hit";
 const MADE: &str = "what is kept of it is given for the price of a hit; else it may wait, or be refused, for a download and \
                     for the processor, and is charged for their time";
 

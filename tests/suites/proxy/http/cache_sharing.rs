@@ -1,11 +1,14 @@
 //! Requests that an origin gets, and the clients that its answers are for.
 
+use std::io::Write as _;
+
 use anyhow::{Result, ensure};
+use gate_tests::fake_store::FakeStore;
 use gate_tests::http_client::HttpClient;
 use gate_tests::proxy::Listening;
 use gate_tests::wait::wait_until;
 
-use super::cache::{Directory, FRESH, Origin, gate, status, wait_open};
+use super::cache::{self, Directory, FRESH, Origin, gate, status, wait_open};
 use super::{OPEN, client, client_from};
 
 /// Fields that a browser sends and that are part of no key.
@@ -198,6 +201,22 @@ fn codings_that_mean_the_same_are_fetched_once() -> Result<()> {
     }
     let asked = origin.asked();
     ensure!(asked.len() == 1 && asked[0].contains("accept-encoding: br, gzip\r\n"), "{asked:?}");
+    // What has no coding for anyone is also for those who take none.
+    for fields in
+        ["accept-encoding: identity;q=1, *;q=0\r\nrange: bytes=0-0\r\n", "", "accept-encoding: gzip\r\n"]
+    {
+        ensure!(client.ask("GET /a", fields)?.text() == "x");
+        ensure!(origin.asked().is_empty() == !fields.contains("gzip"), "{fields}");
+    }
+    let of_coding = "cache-control: max-age=60\r\nvary: accept-encoding\r\n";
+    for (path, fields) in
+        [("/b", of_coding), ("/c", "cache-control: max-age=60\r\ncontent-encoding: gzip\r\n")]
+    {
+        origin.put(path, fields, "x");
+        client.ask(&format!("GET {path}"), "accept-encoding: gzip\r\n")?;
+        client.ask(&format!("GET {path}"), "accept-encoding: identity\r\n")?;
+        ensure!(origin.asked().len() == 2, "{path}");
+    }
     Ok(())
 }
 
@@ -211,7 +230,7 @@ fn the_answer_to_an_own_request_is_kept_where_that_is_wanted() -> Result<()> {
     let client = &mut client(&gate)?;
     for (number, (fields, fetches)) in [
         (FRESH, 1),
-        ("cache-control: max-age=60\r\nvary: accept-language\r\n", 3),
+        ("cache-control: max-age=60\r\nvary: accept-language\r\n", 1),
         ("cache-control: private\r\n", 3),
     ]
     .into_iter()
@@ -226,5 +245,89 @@ fn the_answer_to_an_own_request_is_kept_where_that_is_wanted() -> Result<()> {
         ensure!(asked.len() == fetches, "{fields}: {asked:?}");
         ensure!(asked.iter().all(|head| head.contains("user-agent: me")), "{fields}: {asked:?}");
     }
+    // Of what depends on the language each is kept, for whom it is.
+    for (language, body) in [("en", "two"), ("de", "x"), ("en", "two")] {
+        origin.put("/1", "cache-control: max-age=60\r\nvary: accept-language\r\n", "two");
+        let reply = client.ask("GET /1", &format!("accept-language: {language}\r\n"))?;
+        ensure!(reply.text() == body, "{language}: {reply:?}");
+    }
+    ensure!(origin.asked().len() == 1);
+    Ok(())
+}
+
+#[test]
+fn no_request_is_made_that_no_client_has_made_with_keep_own() -> Result<()> {
+    let directory = Directory::new("keep-own-shared");
+    let origin = Origin::start()?;
+    let service = directory.cache(", keep_own = \"on\"");
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let client = &mut client(&gate)?;
+    show_that_it_is_shared(client, &origin, "/a")?;
+    for answer in [
+        answer("200 OK", "cache-control: private, max-age=60\r\n", "x"),
+        answer("404 No", "", "x"),
+        answer("200 OK", "cache-control: max-age=0\r\netag: \"1\"\r\n", "x"),
+        answer("200 OK", "cache-control: max-age=60\r\n", "x"),
+    ] {
+        origin.put_raw("/a", answer.clone());
+        ensure!(client.ask("GET /a", OWN)?.text() == "x");
+        let asked = origin.asked();
+        ensure!(asked.len() == 1 && OWN.lines().all(|line| asked[0].contains(line)), "{answer}: {asked:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_critical_read_does_not_follow_a_fetch_of_a_lower_tier() -> Result<()> {
+    const TENANTS: &str = "[[tenant]]\nname = \"low\"\nsources = [\"127.0.0.8\"]\nquota = \"unlimited\"\ntier = \"best-effort\"\n\
+                           [[tenant]]\nname = \"high\"\nsources = [\"127.0.0.1\", \"127.0.0.7\"]\nquota = \"unlimited\"\n\
+                           tier = \"critical\"\n";
+    let directory = Directory::new("tiers");
+    let store = FakeStore::start()?;
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, &directory.cache(""), TENANTS)?;
+    cache::show_that_it_is_shared(&gate, &store, "/a")?;
+    let request = b"GET /a HTTP/1.1\r\nhost: test\r\n\r\n";
+    let answer =
+        |body: &str| format!("HTTP/1.1 200 OK\r\n{FRESH}content-length: {}\r\n\r\n{body}", body.len());
+    let mut low = client_from(&gate, 8)?;
+    low.send(request)?;
+    // The store does not answer it before the other is answered.
+    let (mut for_low, _) = store.next()?;
+    let mut high = client_from(&gate, 7)?;
+    high.send(request)?;
+    let (mut for_high, _) = store.next()?;
+    for_high.write_all(answer("high").as_bytes())?;
+    ensure!(high.reply(false)?.text() == "high");
+    for_low.write_all(answer("low").as_bytes())?;
+    ensure!(low.reply(false)?.text() == "low");
+    Ok(())
+}
+
+#[test]
+fn a_stale_answer_is_given_where_the_operator_says_so() -> Result<()> {
+    let directory = Directory::new("stale");
+    let origin = Origin::start()?;
+    let service = directory.cache(", stale = \"10min\"");
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", origin.address, &service, OPEN)?;
+    wait_open(&gate)?;
+    let client = &mut client(&gate)?;
+    origin.put("/a", "cache-control: max-age=1\r\n", "old");
+    client.ask("GET /a", "")?;
+    origin.put_raw("/a", answer("503 No", "", ""));
+    wait_until("it is not stale", || Ok(status(&client.ask("GET /a", OWN)?) != "gate; hit"))?;
+    origin.asked();
+    for _ in 0..50 {
+        let reply = client.ask("GET /a", OWN)?;
+        let is_given = reply.text() == "old" && status(&reply) == "gate; hit; detail=stale-if-error";
+        ensure!(is_given && reply.field("age").is_some_and(|age| age != "0"), "{reply:?}");
+    }
+    ensure!(origin.asked().len() == 50, "each failing answer is one fetch");
+    // One fetch brings it back.
+    origin.put("/a", FRESH, "new");
+    for _ in 0..5 {
+        ensure!(client.ask("GET /a", OWN)?.text() == "new");
+    }
+    ensure!(origin.asked().len() == 1);
     Ok(())
 }

@@ -9,7 +9,7 @@ use gate_tests::proxy::{Listening, address};
 use serde_json::Value;
 use xtask::paths;
 
-use super::cache::{Directory, FRESH, wait_open};
+use super::cache::{Directory, FRESH, Origin, gate, wait_open};
 use super::processed::process;
 use super::{OPEN, client, client_from};
 
@@ -174,6 +174,26 @@ fn what_the_cache_may_answer_is_explained() -> Result<()> {
         if verdict == "refused" {
             ensure!(explained["reason"] == reply.reason(), "{words:?}: {reply:?} {explained}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_passes_by_the_cache_is_explained() -> Result<()> {
+    let directory = Directory::new("explained");
+    let origin = Origin::start()?;
+    let gate = gate(origin.address, &directory)?;
+    wait_open(&gate)?;
+    for (words, said) in [
+        (&["GET", "/a"][..], "for the price of a hit"),
+        (&["GET", "/a", "user-agent: me"], "cache.keep_own is off (user-agent)"),
+        (&["GET", "/a", "cookie: a=1"], "Authorization or Cookie"),
+        (&["GET", "/a", "cache-control: no-store"], "no-store"),
+        (&["OPTIONS", "/a"], "its method"),
+        (&["POST", "/a"], "nothing of its URL is kept any more"),
+    ] {
+        let explained = explain(&gate, ["--source", "127.0.0.2"], words)?.map_err(anyhow::Error::msg)?;
+        ensure!(explained["notes"].to_string().contains(said), "{words:?}: {explained}");
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(super) const ROWS: &[Broken] = &[
             r#"7: service[0].cache.dir = "c": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
             r#"7: service[0].cache.key[0] = "Cookie": is a field that gate answers itself, or that makes an answer one client's own; requests with it pass by the cache, or need no key"#,
             "7: service[0].cache.max_object = \"5MiB\": must be at most a quarter of disk (16MiB)",
-            r#"7: service[0].cache.size = "1": unknown key; known here: dedup, dir, disk, keep_own, key, max_object, memory"#,
+            r#"7: service[0].cache.size = "1": unknown key; known here: dedup, dir, disk, keep_own, key, max_object, memory, stale"#,
         ],
     ),
     (

@@ -1,7 +1,9 @@
-//! Which requests the cache is for, and what of them is the key. Pure.
+//! Which requests the cache is for, and what of them is the key. Pure but for the time that is now.
 //!
 //! The cache reads for `GET` and `HEAD` without a body and without what makes an answer one client's: `Authorization`, `Cookie`.
 //! Methods that are not known to be safe change what is kept.
+
+use std::sync::Arc;
 
 use hyper::Method;
 use hyper::header::{
@@ -11,7 +13,8 @@ use hyper::header::{
 use hyper::http::request::Parts;
 
 use super::codings;
-use crate::cache::{Fields, Key, SCHEMES, keyed_request, lower_case};
+use crate::cache::{Fields, Freshness, Key, Record, SCHEMES, StoredResponse, keyed_request, lower_case};
+use crate::clock;
 use crate::config::{self, Dedup};
 use crate::dispatcher::http::claims;
 
@@ -22,7 +25,38 @@ pub(super) enum Purpose {
     /// A change of what is under this key, perhaps.
     Change(Key),
     /// Another, or not one for a cache that is shared.
-    Other,
+    Other(PassesBy),
+}
+
+/// Why a request passes by the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dispatcher::http) enum PassesBy {
+    /// Its host, scheme or path is none of a key.
+    NoKey,
+    Method,
+    Body,
+    /// Its fields say who asks.
+    Own,
+    NoStore,
+    /// Its tenant has `cache = "off"`.
+    Tenant,
+    /// Another gate has the directory.
+    Closed,
+}
+
+impl PassesBy {
+    /// The reason, as operators are told.
+    pub(in crate::dispatcher::http) const fn reason(self) -> &'static str {
+        match self {
+            Self::NoKey => "its host, scheme or path is none that can be a key",
+            Self::Method => "its method neither reads nor changes",
+            Self::Body => "it has a body",
+            Self::Own => "it has Authorization or Cookie, so that its answer is one client's own",
+            Self::NoStore => "it says Cache-Control: no-store",
+            Self::Tenant => "its tenant has cache = \"off\"",
+            Self::Closed => "another gate has the directory of the cache",
+        }
+    }
 }
 
 /// A request that the cache is for.
@@ -49,14 +83,20 @@ impl Purpose {
         has_body: bool,
     ) -> Self {
         let tenant = if settings.dedup == Dedup::Tenant { tenant } else { "" };
-        let Some((key, scheme)) = key(tenant, parts) else { return Self::Other };
+        let Some((key, scheme)) = key(tenant, parts) else { return Self::Other(PassesBy::NoKey) };
         let is_read = parts.method == Method::GET || parts.method == Method::HEAD;
         if !is_read {
-            return if parts.method.is_safe() { Self::Other } else { Self::Change(key) };
+            return if parts.method.is_safe() { Self::Other(PassesBy::Method) } else { Self::Change(key) };
         }
         let is_own = [AUTHORIZATION, COOKIE].iter().any(|name| parts.headers.contains_key(name));
-        if has_body || is_own || says(&parts.headers, "no-store") {
-            return Self::Other;
+        for (passes, why) in [
+            (has_body, PassesBy::Body),
+            (is_own, PassesBy::Own),
+            (says(&parts.headers, "no-store"), PassesBy::NoStore),
+        ] {
+            if passes {
+                return Self::Other(why);
+            }
         }
         let names = settings.key.iter().filter_map(|name| HeaderName::try_from(name.as_str()).ok());
         let mut names: Vec<_> = names.chain(tenant_header.cloned()).collect();
@@ -66,13 +106,9 @@ impl Purpose {
         names.append(&mut claimed);
         let fields: Option<Fields> =
             names.into_iter().filter_map(|name| joined(&parts.headers, name)).collect();
-        let Some(fields) = fields else { return Self::Other };
-        let mut request = parts.clone();
-        request.method = Method::GET;
+        let Some(fields) = fields else { return Self::Other(PassesBy::NoKey) };
+        let mut request = keyed(parts.clone(), &fields);
         lower_case(&mut request.headers);
-        for (name, value) in &fields {
-            request.headers.insert(name, value.clone());
-        }
         Self::Read(Box::new(Lookup {
             key,
             fields,
@@ -85,8 +121,29 @@ impl Purpose {
 }
 
 impl Lookup {
+    /// The answer to it out of a record, and the use that it may make of that.
+    pub(super) fn kept_in(&self, record: &Record) -> (Option<Arc<StoredResponse>>, Option<Freshness>) {
+        let now = clock::realtime();
+        let kept = record.get(&self.fields, &self.request.headers).cloned();
+        let freshness = kept.as_ref().map(|kept| kept.freshness(&self.request, now));
+        if freshness != Some(Freshness::Fresh) {
+            let plain = record.get_plain(&self.fields, &self.request.headers).cloned();
+            let is_fresh =
+                |plain: &Arc<StoredResponse>| plain.freshness(&self.request, now) == Freshness::Fresh;
+            if let Some(plain) = plain.filter(is_fresh) {
+                return (Some(plain), Some(Freshness::Fresh));
+            }
+        }
+        (kept, freshness)
+    }
+
     /// True if the request has fields that are not sent on behalf of all.
     pub(super) fn says_more(&self) -> bool {
+        self.own_fields().next().is_some()
+    }
+
+    /// The fields that are not sent on behalf of all.
+    pub(super) fn own_fields(&self) -> impl Iterator<Item = &HeaderName> {
         let is_sent = |name: &HeaderName| {
             name == HOST
                 || name == FORWARDED_HOST
@@ -94,7 +151,7 @@ impl Lookup {
                 || claims::is_address(name)
                 || self.fields.iter().any(|(field, _)| field == name)
         };
-        !self.request.headers.keys().all(is_sent)
+        self.request.headers.keys().filter(move |name| !is_sent(name))
     }
 
     /// True if the client wants an answer only of a version that it names.
@@ -122,6 +179,15 @@ impl Lookup {
         }
         Some(parts)
     }
+}
+
+/// A client's own request, as a GET, with the fields of the key as they are there.
+pub(super) fn keyed(mut own: Parts, fields: &Fields) -> Parts {
+    own.method = Method::GET;
+    for (name, value) in fields {
+        own.headers.insert(name, value.clone());
+    }
+    own
 }
 
 /// Fields of a trusted proxy that say more than where a request comes from: who it is for, or another target. Each of their
@@ -194,6 +260,7 @@ mod tests {
             max_object: 0,
             key: vec!["accept-encoding".to_owned()],
             keep_own: false,
+            stale: gate_common::units::Nanos::ZERO,
             dedup: Dedup::Service,
         };
         let request = Request::builder().method(method).uri(target).header(HOST, "A").header(name, value);
@@ -208,7 +275,7 @@ mod tests {
                 format!("read {}://{}{}{fields}", lookup.scheme, lookup.key.host(), lookup.key.path())
             }
             Purpose::Change(key) => format!("change {}{}", key.host(), key.path()),
-            Purpose::Other => "other".to_owned(),
+            Purpose::Other(why) => format!("other: {why:?}"),
         }
     }
 
@@ -220,25 +287,25 @@ mod tests {
             ("/x?", ("x-a", "1"), "read http://a/x?"),
             ("/x", ("accept-encoding", "br"), "read http://a/x accept-encoding=br"),
             ("/x", ("x-forwarded-proto", "HTTPS"), "read https://a/x"),
-            ("/x", ("x-forwarded-proto", "ftp"), "other"),
+            ("/x", ("x-forwarded-proto", "ftp"), "other: NoKey"),
         ] {
             for method in ["GET", "HEAD"] {
                 assert_eq!(purpose(method, target, field, false), read, "{method} {target} {field:?}");
             }
         }
-        assert_eq!(purpose("GET", &format!("/{}", "x".repeat(LONGEST)), ("x-a", "1"), false), "other");
+        assert_eq!(purpose("GET", &format!("/{}", "x".repeat(LONGEST)), ("x-a", "1"), false), "other: NoKey");
     }
 
     #[test]
     fn what_is_one_clients_own_is_not_for_the_cache() {
         for (method, field, has_body, expected) in [
-            ("GET", ("x-a", "1"), true, "other"),
-            ("HEAD", ("x-a", "1"), true, "other"),
-            ("GET", ("cookie", "a=1"), false, "other"),
-            ("GET", ("authorization", "Basic x"), false, "other"),
-            ("GET", ("cache-control", "max-age=0, No-Store"), false, "other"),
-            ("OPTIONS", ("x-a", "1"), false, "other"),
-            ("TRACE", ("x-a", "1"), false, "other"),
+            ("GET", ("x-a", "1"), true, "other: Body"),
+            ("HEAD", ("x-a", "1"), true, "other: Body"),
+            ("GET", ("cookie", "a=1"), false, "other: Own"),
+            ("GET", ("authorization", "Basic x"), false, "other: Own"),
+            ("GET", ("cache-control", "max-age=0, No-Store"), false, "other: NoStore"),
+            ("OPTIONS", ("x-a", "1"), false, "other: Method"),
+            ("TRACE", ("x-a", "1"), false, "other: Method"),
             ("POST", ("x-a", "1"), true, "change a/x?y"),
             ("DELETE", ("cookie", "a=1"), false, "change a/x?y"),
             ("PURGE", ("x-a", "1"), false, "change a/x?y"),

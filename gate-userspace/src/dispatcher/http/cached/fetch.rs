@@ -19,7 +19,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use super::asked::Lookup;
+use super::asked::{self, Lookup};
 use super::serve::Source;
 use crate::cache::{
     Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StaleUse,
@@ -41,8 +41,9 @@ pub(super) async fn on_error(
     stale: Option<&Stale>,
     request: &request::Parts,
 ) -> Option<(Arc<StoredResponse>, Bytes)> {
+    let silent = cache.settings.stale.into();
     let (kept, _) =
-        stale.filter(|(kept, _)| kept.may_be_stale(request, StaleUse::OnError, clock::realtime()))?;
+        stale.filter(|(kept, _)| kept.may_be_given_on_error(request, silent, clock::realtime()))?;
     let body = cache.body(kept).await?;
     cache.count(CacheEvent::StaleGiven);
     Some((Arc::clone(kept), body))
@@ -151,7 +152,8 @@ impl Fetch {
     /// The origin says that what is kept still holds.
     async fn not_modified(self, stale: &Arc<StoredResponse>, head: &response::Parts) -> Fetched {
         let is_excluded = self.is_excluded();
-        let Self { cache, asked, lead, .. } = self;
+        let kept_under = self.kept_under();
+        let Self { cache, asked, lead, own, .. } = self;
         let now = clock::realtime();
         let body = cache.body(stale).await;
         let merged = stale.merged(&head.headers);
@@ -160,8 +162,9 @@ impl Fetch {
             return Fetched::Again;
         };
         cache.count(CacheEvent::Revalidated);
-        let newer = request_of(&asked).and_then(|request| stale.revalidated(&request, head, now));
-        let Some(newer) = newer.filter(|newer| newer.is_for_all() || !asked.says_more()) else {
+        let newer = kept_under.and_then(|request| stale.revalidated(&request, head, now));
+        let may_be_given = |newer: &StoredResponse| own.is_some() || newer.is_for_all() || !asked.says_more();
+        let Some(newer) = newer.filter(may_be_given) else {
             // It holds, and is not to be kept any longer, or not for this client.
             cache.forget(&asked.key, &asked.fields);
             lead.complete(Outcome::NotShared);
@@ -184,13 +187,15 @@ impl Fetch {
     /// The origin gives an answer, of which it is to be seen if it may be kept.
     async fn modified(self, head: response::Parts, mut body: ReplyBody) -> Fetched {
         let now = clock::realtime();
-        let kept = request_of(&self.asked).and_then(|request| {
+        let kept = self.kept_under().and_then(|request| {
             let nothing = (Digest::of(b""), 0);
             let answer = (head.status, head.headers.clone());
             StoredResponse::new(&request, self.asked.fields.clone(), answer, now, nothing)
         });
         let is_bounded = head.extensions.get::<UntilClosed>().is_none();
-        let may_be_given = |kept: &StoredResponse| kept.is_for_all() || !self.asked.says_more();
+        // One that was asked for by the client's own request says so itself.
+        let is_own = self.own.is_some();
+        let may_be_given = |kept: &StoredResponse| is_own || kept.is_for_all() || !self.asked.says_more();
         let Some(mut kept) = kept.filter(|kept| is_bounded && may_be_given(kept)) else {
             return self.pass_to_leader(CacheEvent::NotStored, Response::from_parts(head, body));
         };
@@ -232,6 +237,14 @@ impl Fetch {
         }
     }
 
+    /// The request that its answer is kept under: as the origin saw it.
+    fn kept_under(&self) -> Option<request::Parts> {
+        match &self.own {
+            Some(own) => Some(asked::keyed(own.clone(), &self.asked.fields)),
+            None => request_of(&self.asked),
+        }
+    }
+
     /// True if the client has said more than the origin was told.
     fn is_excluded(&self) -> bool {
         self.own.is_none() && self.asked.says_more()
@@ -241,6 +254,10 @@ impl Fetch {
     /// no longer holds, unless the origin has failed.
     fn pass_to_leader(self, why: CacheEvent, response: Response<ReplyBody>) -> Fetched {
         let is_ones_own = why == CacheEvent::NotStored && self.is_excluded();
+        // Others may wait for it by now.
+        let is_waited_for = why == CacheEvent::NotStored
+            && self.own.is_some()
+            && self.cache.is_shareable(&self.asked.key, &self.asked.fields, None, clock::monotonic());
         let Self { cache, asked, stale, lead, .. } = self;
         cache.count(why);
         let status = response.status();
@@ -250,7 +267,7 @@ impl Fetch {
         let is_overloaded = is_failure(status) && status != StatusCode::INTERNAL_SERVER_ERROR
             || status == StatusCode::TOO_MANY_REQUESTS;
         // Another time there may be room, or an answer.
-        if why == CacheEvent::TooLong || is_ones_own && !is_overloaded {
+        if why == CacheEvent::TooLong || (is_ones_own || is_waited_for) && !is_overloaded {
             cache.note_unshared(&asked.key, &asked.fields, clock::monotonic());
         }
         lead.complete(Outcome::NotShared);

@@ -27,11 +27,11 @@ use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_LOCATION, HeaderMap, LOCATION};
+use hyper::header::{CONTENT_LOCATION, HeaderMap, HeaderName, LOCATION};
 use hyper::http::request::Parts;
 use hyper::{Response, Uri};
 
-use self::asked::{Lookup, Purpose};
+use self::asked::{Lookup, PassesBy, Purpose};
 use self::serve::Source;
 use super::admitted::Offer;
 use super::answer::Refused;
@@ -44,6 +44,7 @@ use crate::cache::{Cache, CacheEvent, Freshness, Holder, Key, StaleUse, StoredRe
 use crate::clock;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::{Account, Ledger};
+use crate::policy::Tier;
 
 /// A request with its client.
 pub(super) struct Asking {
@@ -64,7 +65,7 @@ pub(super) async fn answer(
         Purpose::Read(asked) if cache.is_open() => asking.read(&cache, parts, *asked).await,
         Purpose::Change(key) => asking.change(&cache, &key, parts, body).await,
         // Another gate may still have the directory: what changes meanwhile counts all the same.
-        Purpose::Read(_) | Purpose::Other => {
+        Purpose::Read(_) | Purpose::Other(_) => {
             cache.count(CacheEvent::Passed);
             asking.pass(parts, body).await
         }
@@ -128,9 +129,7 @@ impl Asking {
             Some(record) => Some(record),
             None => cache.record(&asked.key).await,
         };
-        let kept = record.as_ref().and_then(|record| record.get(&asked.fields)).cloned();
-        let freshness = kept.as_ref().map(|kept| kept.freshness(&asked.request, clock::realtime()));
-        let stale = match (kept, freshness) {
+        let stale = match record.as_ref().map_or((None, None), |record| asked.kept_in(record)) {
             (Some(kept), Some(Freshness::Fresh)) => {
                 let in_memory = cache.body_in_memory(&kept.digest);
                 let source = if is_in_memory && in_memory.is_some() { Source::Memory } else { Source::Disk };
@@ -150,23 +149,29 @@ impl Asking {
                         cache.count(CacheEvent::StaleGiven);
                         let source = Source::Stale(StaleUse::WhileRevalidating);
                         let response = charge.give(&asked, &stale.0, &body, source)?;
-                        self.refresh(cache, asked, stale);
+                        self.refresh(cache, parts, asked, stale);
                         return Ok(response);
                     }
                 }
             }
-            (_, Some(Freshness::Mismatch)) => {
+            // Else its own answer is kept beside the others.
+            (_, Some(Freshness::Mismatch)) if !cache.settings.keep_own => {
                 cache.count(CacheEvent::Passed);
                 drop(charge);
                 return self.pass(parts, None).await;
             }
-            _ => None,
+            (Some(_) | None, Some(Freshness::Mismatch) | None) | (None, Some(_)) => None,
         };
         cache.count(if stale.is_some() { CacheEvent::Stale } else { CacheEvent::Miss });
         if asked.only_if_cached {
             return Ok(charge.nothing_kept());
         }
         self.share(cache, parts, asked, stale, charge).await
+    }
+
+    /// Its tier: its tenant's, or a lower one of its query type.
+    pub(super) fn tier(&self) -> Tier {
+        self.service.ledger.borrow_mut().tier(self.offer.origin.tenant).max(self.offer.class.tier)
     }
 
     /// On whose behalf what is fetched for it is held.
@@ -176,15 +181,28 @@ impl Asking {
     }
 }
 
-/// True if the cache may answer a request of this tenant.
-pub(super) fn is_looked_up(
+/// The part that the cache has in a request of this tenant, in words; `None` without a cache.
+pub(super) fn explained(
     service: &HttpService,
     ledger: &mut Ledger,
     account: Account<'_>,
     request: (&Parts, bool),
-) -> bool {
-    service.cache.as_ref().is_some_and(|cache| {
-        cache.is_open() && matches!(purpose(service, ledger, cache, account, request), Purpose::Read(_))
+) -> Option<String> {
+    let cache = service.cache.as_ref()?;
+    let passes_by = |why: PassesBy| format!("it passes by the cache: {}", why.reason());
+    Some(match purpose(service, ledger, cache, account, request) {
+        Purpose::Other(why) => passes_by(why),
+        Purpose::Change(_) => {
+            "once it is answered without an error, nothing of its URL is kept any more".to_owned()
+        }
+        Purpose::Read(_) if !cache.is_open() => passes_by(PassesBy::Closed),
+        Purpose::Read(asked) => {
+            let own: Vec<&str> = asked.own_fields().map(HeaderName::as_str).collect();
+            match own.is_empty() || cache.settings.keep_own {
+                true => LOOKED_UP.to_owned(),
+                false => format!("{LOOKED_UP}; {FIRST_IS_OWN} ({})", own.join(", ")),
+            }
+        }
     })
 }
 
@@ -198,14 +216,11 @@ fn purpose(
 ) -> Purpose {
     let tenants = service.tenants.borrow();
     let name = tenants.name_of(account);
-    match Purpose::of(
-        &cache.settings,
-        service.claims.tenant(),
-        name.as_deref().unwrap_or_default(),
-        parts,
-        has_body,
-    ) {
-        Purpose::Read(_) if name.is_none() || !ledger.may_cache(account.0) => Purpose::Other,
+    let own = name.as_deref().unwrap_or_default();
+    match Purpose::of(&cache.settings, service.claims.tenant(), own, parts, has_body) {
+        Purpose::Read(_) if name.is_none() || !ledger.may_cache(account.0) => {
+            Purpose::Other(PassesBy::Tenant)
+        }
         purpose => purpose,
     }
 }
@@ -296,3 +311,7 @@ fn of_same_host<'h>(key: &'h Key, headers: &'h HeaderMap) -> impl Iterator<Item 
         path.filter(|path| is_same && path.starts_with('/'))
     })
 }
+
+const LOOKED_UP: &str = "if the cache has an answer that is fresh it is given, for the price of a hit";
+const FIRST_IS_OWN: &str = "until an answer has shown that it may be shared (max-age, s-maxage or Expires, and no Vary outside \
+                            cache.key) it is not kept, since the request has other fields than the key, and cache.keep_own is off";

@@ -3,7 +3,8 @@
 //! **Problem.** An answer may depend on any field of a request, and only the answer says on which. **Rule.** A request goes as its
 //! own, with all its fields, until an answer has been seen that may be given to all who ask for the same. From then on one
 //! fetch at a time is made for all of them, with the fields of the key and the address of the client that leads. A request
-//! that says nothing beside its key is such a fetch from the beginning, which nobody waits for.
+//! that says nothing beside its key is such a fetch from the beginning, which nobody waits for. With `keep_own` a fetch is the
+//! leading client's own request, always: the origin never sees a request that no client has made.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl Asking {
         for _ in 0..ATTEMPTS {
             let now = clock::monotonic();
             let (is_alone, joined) =
-                if may_fetch { join(cache, &asked, stale.as_ref(), now) } else { (false, None) };
+                if may_fetch { self.join(cache, &asked, stale.as_ref(), now) } else { (false, None) };
             match joined {
                 None => break,
                 Some(Joined::Leader(lead)) => {
@@ -47,8 +48,8 @@ impl Asking {
                         Ok(under_way) => under_way,
                         Err(refused) => return self.stale_or(cache, &asked, stale, refused).await,
                     };
-                    let is_own = is_alone && asked.says_more();
-                    let own = is_own.then(|| asked.own_request(parts.clone()));
+                    let is_own = is_alone || cache.settings.keep_own;
+                    let own = (is_own && asked.says_more()).then(|| asked.own_request(parts.clone()));
                     let fetch = Fetch::new(
                         Arc::clone(cache),
                         (asked.clone(), own),
@@ -90,6 +91,23 @@ impl Asking {
         charge.give_back();
         drop(charge);
         self.ask_whole(cache, parts, &asked, stale).await
+    }
+
+    /// Its part in a fetch of what is kept, and true if nobody follows it; `None` if it has to go as its own.
+    fn join(
+        &self,
+        cache: &Cache,
+        asked: &Lookup,
+        stale: Option<&Stale>,
+        now: Nanos,
+    ) -> (bool, Option<Joined<StoredResponse>>) {
+        let kept = stale.map(|(kept, _)| &**kept);
+        let is_shareable = cache.is_shareable(&asked.key, &asked.fields, kept, now);
+        if is_shareable {
+            return (false, Some(cache.join(&asked.key, &asked.fields, self.tier())));
+        }
+        let may_keep = cache.settings.keep_own || !asked.says_more();
+        (true, may_keep.then(|| Joined::Leader(cache.fetch_alone(&asked.key, &asked.fields))))
     }
 
     /// Passes a request on as its own. The origin is asked about a kept answer by it, if there is one.
@@ -182,10 +200,13 @@ impl Asking {
 
     /// Has the origin be asked about a stale answer, unless that is under way. Its tenant pays for it, and without the quota the
     /// answer stays stale.
-    pub(super) fn refresh(&self, cache: &Arc<Cache>, asked: Lookup, stale: Stale) {
-        let Joined::Leader(lead) = cache.join(&asked.key, &asked.fields) else { return };
+    pub(super) fn refresh(&self, cache: &Arc<Cache>, parts: Parts, asked: Lookup, stale: Stale) {
+        let tier = self.tier();
+        let Joined::Leader(lead) = cache.join(&asked.key, &asked.fields, tier) else { return };
         if let Ok(under_way) = self.service.admit(&self.client, &self.offer, clock::monotonic()) {
-            let fetch = Fetch::new(Arc::clone(cache), (asked, None), Some(stale), lead, self.holder());
+            let is_own = cache.settings.keep_own && asked.says_more();
+            let own = is_own.then(|| asked.own_request(parts));
+            let fetch = Fetch::new(Arc::clone(cache), (asked, own), Some(stale), lead, self.holder());
             fetch.start_refresh(under_way);
         }
     }
@@ -200,22 +221,6 @@ impl Asking {
         let done = timeout(patience.into(), outcome.wait_for(Option::is_some)).await;
         done.ok()?.ok()?.clone()
     }
-}
-
-/// The part of a request in a fetch of what is kept, and true if nobody follows it; `None` if it has to go as its own.
-fn join(
-    cache: &Cache,
-    asked: &Lookup,
-    stale: Option<&Stale>,
-    now: Nanos,
-) -> (bool, Option<Joined<StoredResponse>>) {
-    let kept = stale.map(|(kept, _)| &**kept);
-    let is_shareable = cache.is_shareable(&asked.key, &asked.fields, kept, now);
-    if is_shareable {
-        return (false, Some(cache.join(&asked.key, &asked.fields)));
-    }
-    let may_keep = cache.settings.keep_own || !asked.says_more();
-    (true, may_keep.then(|| Joined::Leader(cache.fetch_alone(&asked.key, &asked.fields))))
 }
 
 fn is_not_modified(result: &Result<Response<ReplyBody>, Refused>) -> bool {

@@ -67,7 +67,8 @@ impl Work<'_> {
             charge.charge_in_full()?;
             return self.process(original, permit, None, charge).await;
         }
-        let turn = match self.cache.join_processing(&self.key_of_turn(original)) {
+        let tier = self.asking.tier();
+        let turn = match self.cache.join_processing(&self.key_of_turn(original), tier) {
             Joined::Follower(outcome) => return Ok(self.followed(outcome).await),
             Joined::Leader(turn) => turn,
         };
@@ -76,7 +77,7 @@ impl Work<'_> {
             turn.complete(Outcome::Stored(Arc::clone(&processed), body.clone()));
             return Ok(Made::Whole(processed, body, source));
         }
-        match self.cache.join_processing(key) {
+        match self.cache.join_processing(key, tier) {
             Joined::Leader(lead) => {
                 charge.charge_in_full()?;
                 self.process(original, permit, Some((key.clone(), [lead, turn])), charge).await

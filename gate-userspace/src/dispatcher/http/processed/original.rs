@@ -73,7 +73,7 @@ impl Work<'_> {
             Some(record) => Some(record),
             None => self.cache.record(&key).await,
         };
-        let kept = record.and_then(|record| record.get(&Vec::new()).cloned());
+        let kept = record.and_then(|record| record.get(&Vec::new(), &HeaderMap::new()).cloned());
         let seen = kept.clone();
         let request = self.request(&key);
         let freshness = kept.as_ref().zip(request.as_ref());
@@ -90,7 +90,8 @@ impl Work<'_> {
         if self.takes_only_kept() {
             return Ok(None);
         }
-        match self.cache.join_unless_unshared(&key, &Vec::new(), clock::monotonic()) {
+        let tier = self.asking.tier();
+        match self.cache.join_unless_unshared(&key, &Vec::new(), tier, clock::monotonic()) {
             None => self.download(key, None, None, charge).await,
             // Another has brought it since it was looked for.
             Some(Joined::Leader(_)) if self.is_newer(&key, seen.as_ref()) => Ok(None),
@@ -108,7 +109,8 @@ impl Work<'_> {
 
     /// True if memory has another original under a key than the one that was seen there.
     fn is_newer(&self, key: &Key, seen: Option<&Arc<StoredResponse>>) -> bool {
-        let kept = self.cache.record_in_memory(key).and_then(|record| record.get(&Vec::new()).cloned());
+        let record = self.cache.record_in_memory(key);
+        let kept = record.and_then(|record| record.get(&Vec::new(), &HeaderMap::new()).cloned());
         kept.is_some_and(|kept| seen.is_none_or(|seen| !Arc::ptr_eq(seen, &kept)))
     }
 
