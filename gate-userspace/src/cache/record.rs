@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::StatusCode;
-use hyper::header::{ACCEPT_ENCODING, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
@@ -22,24 +22,6 @@ impl Record {
     pub(crate) fn get(&self, fields: &Fields, headers: &HeaderMap) -> Option<&Arc<StoredResponse>> {
         let of_key = || self.responses.iter().filter(|response| response.fields == *fields);
         of_key().find(|response| response.is_selected_by(headers)).or_else(|| of_key().next())
-    }
-
-    /// An answer to requests that take no coding, in the place of one with these fields of the key: it has no coding, and does not
-    /// say that it would have one for others. A client asks so for ranges, where it has asked for the whole with codings.
-    pub(crate) fn get_plain(&self, fields: &Fields, headers: &HeaderMap) -> Option<&Arc<StoredResponse>> {
-        let takes_none =
-            |(name, value): &(HeaderName, HeaderValue)| name != ACCEPT_ENCODING || value == "identity";
-        if !fields.iter().all(takes_none) {
-            return None;
-        }
-        let others =
-            |fields: &Fields| fields.iter().filter(|(name, _)| name != ACCEPT_ENCODING).cloned().collect();
-        let others_asked: Fields = others(fields);
-        self.responses.iter().find(|response| {
-            response.is_plain()
-                && others(&response.fields) == others_asked
-                && response.is_selected_by(headers)
-        })
     }
 
     /// The same with another answer, in the place of that to the same request if there is one.

@@ -19,8 +19,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
 use hyper::header::{
-    ACCEPT_ENCODING, AGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_RANGE, DATE, ETAG, EXPIRES, HOST,
-    HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, SET_COOKIE, VARY,
+    AGE, CACHE_CONTROL, CONTENT_RANGE, DATE, ETAG, EXPIRES, HOST, HeaderMap, HeaderName, HeaderValue,
+    IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED, SET_COOKIE, VARY,
 };
 use hyper::http::{request, response};
 use hyper::{Request, StatusCode};
@@ -153,12 +153,6 @@ impl StoredResponse {
         self.varied
             .iter()
             .all(|(name, value)| value_of(headers, name.as_str()).is_some_and(|(_, said)| said == *value))
-    }
-
-    /// True if it has no coding, whatever codings a request takes.
-    pub(super) fn is_plain(&self) -> bool {
-        let is_of_coding = |name: &str| name.eq_ignore_ascii_case(ACCEPT_ENCODING.as_str());
-        !self.headers.contains_key(CONTENT_ENCODING) && !vary(&self.headers).any(is_of_coding)
     }
 
     /// True if it is an answer to the same requests as `other`.

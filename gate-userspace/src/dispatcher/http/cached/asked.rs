@@ -126,14 +126,6 @@ impl Lookup {
         let now = clock::realtime();
         let kept = record.get(&self.fields, &self.request.headers).cloned();
         let freshness = kept.as_ref().map(|kept| kept.freshness(&self.request, now));
-        if freshness != Some(Freshness::Fresh) {
-            let plain = record.get_plain(&self.fields, &self.request.headers).cloned();
-            let is_fresh =
-                |plain: &Arc<StoredResponse>| plain.freshness(&self.request, now) == Freshness::Fresh;
-            if let Some(plain) = plain.filter(is_fresh) {
-                return (Some(plain), Some(Freshness::Fresh));
-            }
-        }
         (kept, freshness)
     }
 
