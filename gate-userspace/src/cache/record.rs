@@ -102,7 +102,7 @@ impl Written {
         let since_epoch = response.received.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             fields: written(response.fields.iter().map(|(name, value)| (name, value))),
-            varied: written(response.varied().map(|(name, value)| (name, value))),
+            varied: written(response.varied()),
             status: response.status.as_u16(),
             headers: written(response.headers.iter()),
             received_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX),
