@@ -14,11 +14,11 @@
 //! - *Demand* is what a tenant wants to send to the store, refused or not: an average over two seconds, so that a burst is no
 //!   excess, which falls sooner when they stop. What is accepted of a sudden flood follows the last tick.
 //! - *The queue* tells how far the measure is off. The sum that is given is the capacity, and up to a tenth more while
-//!   the queue is shorter than [`WANTED_QUEUE`]. While it is longer, those above their share get less than it, down to half. So a tier that was shed is let in again by
+//!   the queue is shorter than `WANTED_QUEUE`. While it is longer, those above their share get less than it, down to half. So a tier that was shed is let in again by
 //!   at most a tenth of a tick's work at a time, as soon as there is room, and the store is never without work.
 //! - *Growth.* While the queue does not stand, what is completed is a lower bound of the capacity.
 //! - *In force* are shares from the first tick in which the queue stood until it has not stood, and nobody has been refused
-//!   a part of their demand, for [`HOLD`].
+//!   a part of their demand, for `HOLD`.
 //!
 //! **Invariants.** Who asks for at most their share is accepted whole. The shares that are asked for sum up to the sum that
 //! is given, or to all that is asked for. A tier gets nothing before those above it have all that they ask for. A clock
