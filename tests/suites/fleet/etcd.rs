@@ -220,7 +220,7 @@ fn of_two_owners_at_one_address_the_later_one_is_in_charge() -> Result<()> {
     connect()?.exchange(Report { revision: before, ..first("acme", 1_000) })??;
     // On this machine there is no room for another one.
     let second = Owner::register_at(owner.address, &etcd).err().map(|error| format!("{error:#}"));
-    ensure!(second.is_some_and(|said| said.contains("is another owner running?")));
+    ensure!(second.is_some_and(|said| said.contains("another program listens there")));
     // Elsewhere there is, by a clock of its own.
     let key = format!("gate/owners/{}", owner.address);
     etcd.put(&key, Some(&u64::MAX.to_string()))?;

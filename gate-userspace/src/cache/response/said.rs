@@ -107,12 +107,14 @@ pub(super) fn says_of_freshness(headers: &HeaderMap) -> bool {
         || directives(headers).any(is_of_freshness)
 }
 
-/// Writes the directives for caches in lower case, as the policy knows them (RFC 9111, 5.2).
+/// Writes the directives for caches in lower case, as the policy knows them (RFC 9111, 5.2 and 5.4).
 pub(crate) fn lower_case(headers: &mut HeaderMap) {
-    let hyper::header::Entry::Occupied(mut values) = headers.entry(CACHE_CONTROL) else { return };
-    for value in values.iter_mut() {
-        if let Ok(lower) = HeaderValue::from_bytes(&value.as_bytes().to_ascii_lowercase()) {
-            *value = lower;
+    for name in [CACHE_CONTROL, PRAGMA] {
+        let hyper::header::Entry::Occupied(mut values) = headers.entry(name) else { continue };
+        for value in values.iter_mut() {
+            if let Ok(lower) = HeaderValue::from_bytes(&value.as_bytes().to_ascii_lowercase()) {
+                *value = lower;
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ fn kept(status: u16, said: &[(&'static str, &str)]) -> Option<StoredResponse> {
 fn request(said: &[(&'static str, &str)]) -> request::Parts {
     let mut parts = keyed_request("/a", &HeaderValue::from_static("h"), &fields()).unwrap();
     parts.headers.extend(headers(said));
+    lower_case(&mut parts.headers);
     parts
 }
 

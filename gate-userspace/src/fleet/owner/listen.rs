@@ -59,6 +59,9 @@ pub async fn serve(
         }
     };
     let (health, health_service) = health_reporter();
+    // Before anybody can ask: nobody has said anything yet, which is taken for good health.
+    let mut decided = owner.decides();
+    say_health(&health, decided).await;
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
@@ -70,12 +73,11 @@ pub async fn serve(
         .serve_with_incoming(ReceiverStream::new(connections));
     let releasing = async {
         let mut releases = interval(RELEASE_EVERY);
-        let mut said = None;
         loop {
             releases.tick().await;
             owner.release_left();
             let decides = owner.decides();
-            if said.replace(decides) != Some(decides) {
+            if std::mem::replace(&mut decided, decides) != decides {
                 say_health(&health, decides).await;
             }
         }

@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Broken] = &[
     (
         MEMCACHED,
         "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\naccess_log_sample = \"5\"\n",
-        &["7: service[0].access_log_sample: means something only beside access_log"],
+        &[r#"7: service[0].access_log_sample = "5": means something only beside access_log"#],
     ),
     (
         MEMCACHED,
