@@ -93,7 +93,6 @@ fn reload(site: &Site, gate: &mut ChildProcess, interfaces: &str, said: &str) ->
 }
 
 const RELOADED: &str = "configuration read again";
-const UNCHANGED: &str = "stays as it was";
 
 /// A client at each pair, and the socket where what passes arrives.
 struct Clients {
@@ -226,8 +225,7 @@ fn a_reload_adds_and_removes_interfaces() -> Result<()> {
         (r#"["gate0", "gate9"]"#, "2: gate.interface[1] = \"gate9\": there is no interface \"gate9\""),
         (r#"["gate0", "gate0"]"#, "2: gate.interface[1] = \"gate0\": is listed already, on line 2"),
     ] {
-        reload(&site, &mut gate, interfaces, UNCHANGED)?;
-        gate.wait_for(wrong, PATIENCE)?;
+        reload(&site, &mut gate, interfaces, wrong)?;
         ensure!([program(&site, SERVER_INTERFACE)?, program(&site, SECOND)?] == both, "{interfaces}");
     }
 
@@ -398,8 +396,7 @@ fn interfaces_on_each_other_and_second_names_are_refused() -> Result<()> {
         (r#"["gate0", "another-name"]"#, r#"gate.interface[1] = "another-name": interface another-name is"#),
     ] {
         // At a reload, at a takeover, and, since the machine may be another one, as a warning of the check.
-        reload(&site, &mut gate, interfaces, UNCHANGED)?;
-        gate.wait_for(wrong, PATIENCE)?;
+        reload(&site, &mut gate, interfaces, wrong)?;
         let refusal = site.refusal(command(&site, &["--takeover"]))?;
         ensure!(refusal.contains(&format!("2: {wrong}")), "{refusal}");
         let checked = site.net.server.command(paths::gate()).arg("check").arg(site.config()).output()?;

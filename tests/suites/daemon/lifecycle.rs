@@ -316,6 +316,9 @@ fn an_interface_may_go_down_be_renamed_or_vanish() {
 fn pins_that_another_sys_hides_are_named_with_their_remedy() {
     let site = site!("pins_that_another_sys_hides_are_named_with_their_remedy");
     let gate = site.start(&[]).unwrap();
+    // A running one would answer over its socket.
+    gate.signal(Signal::SIGKILL).unwrap();
+    assert!(gate.finish(PATIENCE).is_err());
     // As `ip netns exec` does it.
     let mut hidden = std::process::Command::new("unshare");
     hidden.args([
@@ -329,7 +332,6 @@ fn pins_that_another_sys_hides_are_named_with_their_remedy() {
     let said = (said.status.code(), String::from_utf8(said.stderr).unwrap());
     assert!(said.0 == Some(1) && said.1.lines().count() == 1, "{said:?}");
     assert!(said.1.contains("`ip netns exec` hides") && said.1.contains("nsenter --net="), "{said:?}");
-    gate.end().unwrap();
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
         "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
     let metrics = address();
     let limit = "[[limit]]\nname = \"all\"\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
-    let owner = Owner::start_with(address(), &format!("metrics = \"{metrics}\"\n"), limit)?;
+    let owner = Owner::start_with(address(), &format!("metrics = \"{metrics}\"\nmetrics_limits = \"10\"\n"), limit)?;
     let fleet = section(&[&owner], "gate-1");
     let gate = Listening::gate_with(&fleet, "memcached", store.address, "hot_keys = {}", tenants)?;
     let mut client = gate.connect()?;
@@ -87,8 +87,12 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
         ensure!(timing == "queue" || of("sum") > 0.0, "{timing}");
     }
 
-    // An owner of limits has some of its own.
-    let said = curl(&[&format!("http://{metrics}/metrics")])?.body;
+    // An owner of limits has some of its own, and of those that are asked for.
+    let mut said = String::new();
+    wait_until("the owner knows who asks", || {
+        said = curl(&[&format!("http://{metrics}/metrics")])?.body;
+        Ok(said.contains("gate_quota_limit_left"))
+    })?;
     let wrong = promtool(&["check", "metrics"], &said)?;
     ensure!(wrong.is_empty() && !said.contains("127.0.0.1"), "{wrong}\n{said}");
     let of_owner = Scrape::parse(&said)?;

@@ -100,7 +100,7 @@ fn refusals_are_watched_with_their_bucket_and_counted_by_source() -> Result<()> 
     );
     let text = String::from_utf8(gate.command(&["watch", "--refused"])?.stdout)?;
     ensure!(
-        text.lines().next().is_some_and(|line| line.ends_with("refused quota of get (proxy, x1)")),
+        text.lines().next().is_some_and(|line| line.ends_with("refused quota of get (proxy, 1 of 1)")),
         "{text}"
     );
     let none = gate.json(&["watch", "--tenant", "nobody"])?;
@@ -243,7 +243,7 @@ fn verdicts_at_the_interface_are_watched_with_source_and_bucket() -> Result<()> 
     ensure!(count("198.19.1.1 - unknown-source -")? == 1, "{said:?}");
     fits_schema("watch", &site.json(&["watch"])?)?;
     let text = String::from_utf8(site.gate(&["watch", "--refused", "--tenant", "part"])?.stdout)?;
-    ensure!(text.lines().all(|line| line.ends_with("unknown refused quota of whole (xdp, x1)")), "{text}");
+    ensure!(text.lines().all(|line| line.ends_with("unknown refused quota of whole (xdp, 1 of 1)")), "{text}");
     let list = site.json(&["sources"])?;
     let refused = list["refused"].as_array().context("refused")?;
     let of = |source: &str| refused.iter().find(|found| found["source"] == source);

@@ -107,7 +107,9 @@ fn request(name: &str, arguments: &[OwnedFrame], rng: &mut Rng) -> Vec<String> {
 fn touched(words: &[String]) -> Option<BTreeSet<String>> {
     let bytes = array(words);
     let Step::Request { request, .. } = Decoder::new(Limits::default()).next(&bytes) else {
-        panic!("{words:?}")
+        // Of a login with options that a Redis may do before it refuses them gate makes no request.
+        assert!(words[0].eq_ignore_ascii_case("hello"), "{words:?}");
+        return None;
     };
     let mut keys = BTreeSet::new();
     let sure = request.touches_only(&bytes, |touched| {

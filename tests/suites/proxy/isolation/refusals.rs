@@ -98,7 +98,7 @@ fn forbidden_is_denied_and_excess_is_throttled_with_a_time() -> Result<()> {
         let gate = Listening::gate(protocol, store.address, price, poor)?;
         let mut client = gate.connect()?;
         let said = asks(&mut client, touch)?;
-        ensure!(said.starts_with(denied) && said.ends_with("reason=unsupported\r\n"), "{said}");
+        ensure!(said.starts_with(denied) && said.ends_with("reason=unsupported rule=deny\r\n"), "{said}");
         asks(&mut client, get)?;
         let said = asks(&mut client, get)?;
         ensure!(said.starts_with(throttled) && said.ends_with("reason=quota bucket=poor\r\n"), "{said}");
