@@ -64,6 +64,7 @@ const fn of(
 const GET: &[(&str, &str)] = &[("get a\r\n", "END")];
 const PING: &[(&str, &str)] = &[("PING\r\n", "+PONG")];
 const OF_ORG: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-scope-orgid: org-7\r\n\r\n";
+const OF_CUSTOMER: &str = "GET / HTTP/1.1\r\nhost: a\r\nx-scope-orgid: somebody\r\n\r\n";
 const TRAFFIC: &[Traffic] = &[
     of("acme-search", "cache", By::Datagrams, "198.18.1.1", GET),
     of("acme-search", "cache", By::Stream, "198.18.1.1", GET),
@@ -98,6 +99,7 @@ const TRAFFIC: &[Traffic] = &[
     of("suspended", "pages", By::Stream, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
     // There is no store.
     of("org", "logs", By::Stream, BALANCER, &[(OF_ORG, "HTTP/1.1 503")]),
+    of("customer/*", "logs", By::Stream, BALANCER, &[(OF_CUSTOMER, "HTTP/1.1 503")]),
     of(
         "acme-search",
         "logs",
@@ -324,7 +326,7 @@ impl Scene {
             ensure!(text.contains(from), "{from} is not in the example");
             text = text.replace(from, &to);
         }
-        Ok(text.replace("/etc/gate/", &format!("{files}/")))
+        Ok(text.replace("/etc/gate/", &format!("{files}/")).replace("/var/log/gate/", &format!("{files}/")))
     }
 
     /// True if the services and tenants that are shown are those of these blocks.

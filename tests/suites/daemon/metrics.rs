@@ -62,7 +62,8 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
         "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
     let metrics = address();
     let limit = "[[limit]]\nname = \"all\"\nquota = \"10 RU/s\"\nburst = \"2s\"\n";
-    let owner = Owner::start_with(address(), &format!("metrics = \"{metrics}\"\nmetrics_limits = \"10\"\n"), limit)?;
+    let owner =
+        Owner::start_with(address(), &format!("metrics = \"{metrics}\"\nmetrics_limits = \"10\"\n"), limit)?;
     let fleet = section(&[&owner], "gate-1");
     let gate = Listening::gate_with(&fleet, "memcached", store.address, "hot_keys = {}", tenants)?;
     let mut client = gate.connect()?;

@@ -243,7 +243,10 @@ fn verdicts_at_the_interface_are_watched_with_source_and_bucket() -> Result<()> 
     ensure!(count("198.19.1.1 - unknown-source -")? == 1, "{said:?}");
     fits_schema("watch", &site.json(&["watch"])?)?;
     let text = String::from_utf8(site.gate(&["watch", "--refused", "--tenant", "part"])?.stdout)?;
-    ensure!(text.lines().all(|line| line.ends_with("unknown refused quota of whole (xdp, 1 of 1)")), "{text}");
+    ensure!(
+        text.lines().all(|line| line.ends_with("unknown refused quota of whole (xdp, 1 of 1)")),
+        "{text}"
+    );
     let list = site.json(&["sources"])?;
     let refused = list["refused"].as_array().context("refused")?;
     let of = |source: &str| refused.iter().find(|found| found["source"] == source);
