@@ -39,6 +39,17 @@ pub fn in_words(error: &io::Error) -> String {
     }
 }
 
+/// As [`in_words`], of a file that is to be made if it is not there.
+#[must_use]
+pub fn of_new_file(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            "its directory does not exist; make it, for the user that gate runs as".to_owned()
+        }
+        _ => in_words(error),
+    }
+}
+
 /// The system's own words, without their number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
@@ -56,6 +67,11 @@ mod tests {
         assert!(of(libc::EADDRINUSE).contains("`ss -lntup`"));
         assert!(of(libc::EADDRNOTAVAIL).contains("no such address"));
         assert_eq!(of(libc::EIO), "Input/output error");
+        let made = |number| of_new_file(&io::Error::from_raw_os_error(number));
+        assert!(
+            made(libc::ENOENT).contains("its directory does not exist")
+                && made(libc::EISDIR) == of(libc::EISDIR)
+        );
         assert_eq!(in_words(&io::Error::other("of no use")), "of no use");
     }
 }

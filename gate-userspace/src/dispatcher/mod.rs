@@ -44,7 +44,7 @@ use crate::config::{self, Config};
 use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
 use crate::policy::range::OutOfRange;
-use crate::system_error::in_words;
+use crate::system_error::{in_words, of_new_file};
 
 mod accept;
 mod admission;
@@ -138,12 +138,12 @@ pub enum Error {
     #[error(transparent)]
     Cache(#[from] crate::cache::OpenError),
     /// An access log cannot be opened.
-    #[error("service {service}: cannot open its access_log: {source}")]
+    #[error("service {service}: cannot open its access_log: {}", of_new_file(error))]
     AccessLog {
         /// The service's name.
         service: String,
         /// The system's error.
-        source: std::io::Error,
+        error: std::io::Error,
     },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
@@ -187,7 +187,7 @@ impl Dispatcher {
         for service in &mut shared {
             service
                 .open_access_log()
-                .map_err(|source| Error::AccessLog { service: service.settings.name.clone(), source })?;
+                .map_err(|error| Error::AccessLog { service: service.settings.name.clone(), error })?;
         }
         let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
         let live_predecessor = predecessor
