@@ -79,7 +79,9 @@ impl Terminal {
     pub(super) fn ends(mut self) -> Result<()> {
         self.wait()?;
         let status = self.command.wait()?;
-        ensure!(status.success(), "{status}: {}", self.contents());
+        // It may have written more since it was looked at.
+        let contents = self.contents();
+        ensure!(status.success(), "{status}: {contents}");
         ensure!(!self.screen.screen().alternate_screen(), "the terminal is given back as it was");
         Ok(())
     }
