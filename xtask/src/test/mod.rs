@@ -58,7 +58,7 @@ pub struct Args {
     /// Set up, and build what the tests run, and no more.
     #[arg(long, conflicts_with_all = ["kernels", "compat", "stress"])]
     no_run: bool,
-    /// The number of tests that run at once; three for each core, if not given.
+    /// The number of tests that run at once; two for each core, if not given.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// The suite's source is in this directory, and is not fetched.
@@ -191,7 +191,7 @@ const LONG_DEADLINE: Duration = Duration::from_secs(3600);
 
 /// Most tests wait for ticks, timeouts and servers, so that a core carries more than one.
 fn default_jobs() -> usize {
-    3 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    2 * std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// Sets up, and builds the eBPF object and gate.
