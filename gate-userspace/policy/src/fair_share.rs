@@ -22,7 +22,8 @@
 //!
 //! **Invariants.** Who asks for at most their share is accepted whole. The shares that are asked for sum up to the sum that
 //! is given, or to all that is asked for. A tier gets nothing before those above it have all that they ask for. A clock
-//! that goes back stands still. The memory is bounded by the sharers of the last ticks. Pure.
+//! that goes back stands still. The memory is bounded by the sharers of the last ticks. Pure. The dispatcher does not ask it yet:
+//! its ladder, CoDel and queue go by tiers and turns alone.
 
 use std::collections::BTreeMap;
 
@@ -330,7 +331,7 @@ fn fill(demands: &mut [(f64, f64)], capacity: f64) -> f64 {
 /// The averages of demand: in ticks, and the length of one. Two requests a second are told from four by the longer one.
 const MEMORY: f64 = 20.0;
 const SHORT_MEMORY: f64 = 3.0;
-/// Whoever is new is taken to have asked for nothing in so many ticks: a burst is no excess, a flood soon is one.
+/// The ticks in which a new tenant is taken to have asked for nothing: a burst is no excess, a flood soon is one.
 const UNSEEN: f64 = 4.0;
 const TICK_SECONDS: f64 = 0.1;
 /// Less demand than a thousandth of a unit in 10 s is none.
@@ -348,9 +349,9 @@ const WANTED_QUEUE: Nanos = Nanos::from_millis(100);
 const FEWEST_QUEUED: f64 = 32.0;
 /// In wanted queues: with so many beyond the first, those above their share would get nothing.
 const LONG_QUEUE: f64 = 20.0;
-/// Whoever asks for more than their share of so much of what is given counts as above it, if only to wait behind others.
+/// The part of the given sum by which a share is drawn tighter when a tenant is told to be above it, if only to wait behind others.
 const NEAR: f64 = 0.9;
-/// And no longer does with less than so much of that.
+/// The part of that share below which a tenant is within it again.
 const BACK_BELOW: f64 = 0.9;
 /// Shares bind for so long after they were needed, and for so long at most if the store is still slow.
 const HOLD: Nanos = Nanos::from_secs(3);

@@ -19,7 +19,7 @@ pub(super) struct Learned {
     pub(super) published: Vec<Published>,
     /// One per tier and type, as there are recorders.
     pub(super) tier_published: Vec<Published>,
-    /// Of all types together.
+    /// The times of all types together.
     pub(super) general: Published,
     /// The share of the store that each tier takes.
     pub(super) shares: Shares,
@@ -38,9 +38,9 @@ pub(super) struct Grounds<'l> {
 /// The requests whose processing times count.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Measured {
-    /// Those of a type, all tiers together.
+    /// The requests of a type in all tiers.
     Type(usize),
-    /// Those of a type in one tier, at this place.
+    /// The requests of a type in one tier, by their place in `tier_published`.
     OfTier(usize),
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Measured {
 pub(super) struct Shares {
     pub(super) last: Nanos,
     pub(super) done: [u64; Tier::ALL.len()],
-    /// Of the store's places, on average over the last second or so.
+    /// The places at the store that each took, on average over the last second or so.
     pub(super) taken: [f64; Tier::ALL.len()],
 }
 
