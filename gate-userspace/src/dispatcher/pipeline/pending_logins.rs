@@ -85,8 +85,21 @@ impl PendingLogins {
         let _ = parts.read(piece, |place, kind| {
             if let Some(index) = logins.iter().position(|(queued, _)| *queued == place) {
                 match kind {
-                    Kind::Error => outcome.refused += 1,
-                    _ => outcome.accepted = Some(logins.remove(index).1),
+                    // As `AUTH`, `RESET` and `HELLO` are answered.
+                    Kind::Simple | Kind::Map | Kind::Array => {
+                        outcome.accepted = Some(logins.remove(index).1);
+                    }
+                    Kind::Error
+                    | Kind::Integer
+                    | Kind::Bulk
+                    | Kind::Null
+                    | Kind::Boolean
+                    | Kind::Double
+                    | Kind::BigNumber
+                    | Kind::Verbatim
+                    | Kind::Set
+                    | Kind::Attribute
+                    | Kind::Push => outcome.refused += 1,
                 }
             }
         });
