@@ -44,7 +44,7 @@ pub enum Share {
     Part {
         /// Nothing before this point in time.
         reject_until: Nanos,
-        /// At least [`Rate::SLOWEST`].
+        /// At least a thousandth of a request unit per second, and of a slower limit [`Rate::SLOWEST`].
         rate: Rate,
         /// The most that is given out at once, in thousandths of a request unit; at least [`LEAST_BURST`].
         burst: u64,
@@ -295,7 +295,7 @@ impl FleetShares {
         let burst = self.per_sec() * proportion * fraction(self.burst, Nanos::from_secs(1));
         Share::Part {
             reject_until: reject_until(self.full_at, self.burst),
-            rate: Rate::from_nano(nano as u64).max(Rate::SLOWEST),
+            rate: Rate::from_nano(nano as u64).max(self.slowest_share()),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
     }
@@ -343,6 +343,12 @@ impl FleetShares {
     /// The time in which so many thousandths of a request unit come in.
     fn time_for(&self, cost: u64) -> Nanos {
         Nanos(self.rate.time_for(cost))
+    }
+
+    /// The slowest share. Times of amounts at a much slower rate than the limit's would not fit, and debts be cut short with them.
+    fn slowest_share(&self) -> Rate {
+        let kernel = Rate::per_sec(1);
+        if self.rate < kernel { Rate::SLOWEST } else { kernel }
     }
 
     /// Thousandths of a request unit per second.

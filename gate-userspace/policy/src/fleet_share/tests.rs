@@ -132,7 +132,7 @@ fn deep_debt_is_waited_for_and_paid() {
     shares.report(0, at(0), used(1_125, 0));
     let Share::Part { reject_until, rate, .. } = shares.share(0, at(0)) else { panic!("not held back") };
     // 1,000 RU are owed, of which smaller shares correct those of 200 ms.
-    assert_eq!((reject_until, rate), (at(800), Rate::SLOWEST));
+    assert_eq!((reject_until, rate), (at(800), Rate::per_sec(1)));
     assert_eq!(part(shares.share(0, at(801))).0, 5);
     let Share::Part { reject_until, .. } = shares.share(0, at(801)) else { panic!("not held back") };
     assert!(reject_until < at(801));
