@@ -16,6 +16,9 @@ const LARGE: usize = 120 << 20;
 /// The memory that gate may take beside that without clients.
 const LITTLE: usize = 24 << 20;
 
+/// On a busy machine a store takes longer than a second to copy the value.
+const PATIENT: &str = "store_timeout = \"30s\"";
+
 /// A Redis with a value of 120 MiB.
 fn store() -> Result<Listening> {
     let store = Listening::redis()?;
@@ -52,7 +55,7 @@ fn read_large(client: &mut TcpStream, each: impl Fn() -> Result<()>) -> Result<(
 #[test]
 fn a_reply_of_any_length_arrives_whole_and_waits_in_the_store() -> Result<()> {
     let store = store()?;
-    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, "", EVERYONE)?;
+    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, PATIENT, EVERYONE)?;
     let before = gate.memory()?;
     let mut client = gate.connect()?;
     client.write_all(b"GET large\r\n")?;
@@ -72,8 +75,8 @@ fn a_reply_of_any_length_arrives_whole_and_waits_in_the_store() -> Result<()> {
 #[test]
 fn a_client_that_does_not_read_holds_up_no_other() -> Result<()> {
     let store = store()?;
-    let service = "connections = \"1\"\nparallelism = \"1\"\nadmission = \"off\"";
-    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, service, EVERYONE)?;
+    let service = format!("connections = \"1\"\nparallelism = \"1\"\nadmission = \"off\"\n{PATIENT}");
+    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, &service, EVERYONE)?;
     let mut deaf = gate.connect()?;
     deaf.write_all(b"GET large\r\n")?;
     wait_until("the store is not read any more", || Ok(waiting_in(&store)? > LARGE / 2))?;
@@ -90,8 +93,8 @@ fn a_client_that_does_not_read_holds_up_no_other() -> Result<()> {
 #[test]
 fn a_client_that_does_not_read_is_closed_for_its_memory() -> Result<()> {
     let store = store()?;
-    let service = "connections = \"1\"\nclient_memory = \"32MiB\"";
-    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, service, EVERYONE)?;
+    let service = format!("connections = \"1\"\nclient_memory = \"32MiB\"\n{PATIENT}");
+    let gate = Listening::gate_with(ONE_THREAD, "resp", store.address, &service, EVERYONE)?;
     let before = gate.memory()?;
     let mut deaf = gate.connect()?;
     deaf.write_all(b"GET large\r\n")?;
