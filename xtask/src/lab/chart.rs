@@ -1,12 +1,14 @@
-//! The picture of a run: for each scene a chart of what was answered and refused, second by second, as SVG.
+//! The picture of a run, as SVG: a row for each scene, and a chart of what was answered and refused, second by second.
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// The course of a scene.
+use super::picture::{self, Row};
+
+/// The course of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
-    /// The scene and its result.
+    /// What is drawn.
     pub title: String,
     /// The counts.
     pub lines: Vec<Line>,
@@ -35,26 +37,39 @@ impl Chart {
     }
 }
 
-/// Draws the charts below each other.
+/// Draws the rows, and the charts below them.
 ///
 /// # Errors
 ///
 /// If the library refuses.
-pub fn svg(charts: &[Chart]) -> Result<String> {
+pub fn svg(rows: &[Row], charts: &[Chart]) -> Result<String> {
+    let heights = rows.iter().map(picture::height).chain(charts.iter().map(|_| CHART_HEIGHT));
     let mut svg = String::new();
     {
-        let height = CHART_HEIGHT * charts.len().max(1) as u32;
+        let height = heights.clone().sum::<u32>().max(CHART_HEIGHT);
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         root.fill(&WHITE).map_err(drawing)?;
-        for (chart, area) in charts.iter().zip(root.split_evenly((charts.len().max(1), 1))) {
-            draw(chart, &area)?;
+        let ends: Vec<u32> = heights
+            .scan(0, |end, height| {
+                Some({
+                    *end += height;
+                    *end
+                })
+            })
+            .collect();
+        let areas = root.split_by_breakpoints::<u32, u32, _, _>([], &ends);
+        for (row, area) in rows.iter().zip(&areas) {
+            picture::draw(row, area)?;
+        }
+        for (chart, area) in charts.iter().zip(&areas[rows.len()..]) {
+            draw(chart, area)?;
         }
         root.present().map_err(drawing)?;
     }
     Ok(svg)
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn draw(chart: &Chart, area: &Area<'_>) -> Result<()> {
     let points = || chart.lines.iter().flat_map(|line| &line.points);
@@ -66,7 +81,7 @@ fn draw(chart: &Chart, area: &Area<'_>) -> Result<()> {
         .margin(8)
         .x_label_area_size(34)
         .y_label_area_size(64)
-        .build_cartesian_2d(0.0..last, (FLOOR..most * 2.0).log_scale())
+        .build_cartesian_2d(0.0..last, 0.0..most * 1.2)
         .map_err(drawing)?;
     axes.configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -76,16 +91,14 @@ fn draw(chart: &Chart, area: &Area<'_>) -> Result<()> {
         .draw()
         .map_err(drawing)?;
     for (seconds, name) in &chart.phases {
-        let line = [(*seconds, FLOOR), (*seconds, most * 2.0)];
+        let line = [(*seconds, 0.0), (*seconds, most * 1.2)];
         axes.draw_series(LineSeries::new(line, BLACK.mix(0.4))).map_err(drawing)?;
-        let text = Text::new(name.clone(), (*seconds + last / 200.0, most * 1.7), ("sans-serif", 12));
+        let text = Text::new(name.clone(), (*seconds + last / 200.0, most * 1.17), ("sans-serif", 12));
         axes.draw_series([text]).map_err(drawing)?;
     }
     for (number, line) in chart.lines.iter().enumerate() {
         let style = Palette99::pick(number).stroke_width(2);
-        // A logarithmic axis has no zero.
-        let points = line.points.iter().map(|&(seconds, per_sec)| (seconds, per_sec.max(FLOOR)));
-        axes.draw_series(LineSeries::new(points, style)).map_err(drawing)?;
+        axes.draw_series(LineSeries::new(line.points.iter().copied(), style)).map_err(drawing)?;
         let y = 34 + 18 * i32::try_from(number)?;
         legend.draw(&PathElement::new([(0, y), (16, y)], style)).map_err(drawing)?;
         let text = Text::new(line.label.clone(), (22, y - 6), ("sans-serif", 12));
@@ -94,16 +107,14 @@ fn draw(chart: &Chart, area: &Area<'_>) -> Result<()> {
     Ok(())
 }
 
-fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
+pub(super) fn drawing(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("cannot draw: {error}")
 }
 
 /// Pixels.
-const WIDTH: u32 = 1_000;
+pub(super) const WIDTH: u32 = 1_000;
 const LEGEND_WIDTH: u32 = 190;
 const CHART_HEIGHT: u32 = 240;
-/// The least that is drawn, a second.
-const FLOOR: f64 = 1.0;
 
 #[cfg(test)]
 mod tests {
@@ -111,12 +122,12 @@ mod tests {
 
     #[test]
     fn a_chart_names_its_lines_and_phases() {
-        let mut chart = Chart { title: "quotas".to_owned(), ..Chart::default() };
+        let mut chart = Chart { title: "tenants".to_owned(), ..Chart::default() };
         chart.phases.push((0.0, "without gate".to_owned()));
         chart.add("hostile refused", 1.0, 18_000.0);
         chart.add("hostile refused", 2.0, 0.0);
-        let picture = svg(&[chart.clone(), chart]).unwrap();
-        for word in ["<svg", "quotas", "without gate", "hostile refused", "</svg>"] {
+        let picture = svg(&[], &[chart.clone(), chart]).unwrap();
+        for word in ["<svg", "tenants", "without gate", "hostile refused", "</svg>"] {
             assert!(picture.contains(word), "no {word} in {picture}");
         }
         // The line and its phase's beginning, in both.
@@ -126,7 +137,7 @@ mod tests {
     #[test]
     fn a_run_without_a_reading_is_drawn_empty() {
         for charts in [&[][..], &[Chart::default()]] {
-            let picture = svg(charts).unwrap();
+            let picture = svg(&[], charts).unwrap();
             assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
         }
     }

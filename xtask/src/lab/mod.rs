@@ -15,13 +15,14 @@
 //! - [`programs`]: their programs, and how they are started and ended.
 //! - [`counts`], [`report`]: the gate's counters, and the output made from them.
 //! - [`story`]: the scenes that come first; each is one of [`scenes`], played on a [`stage`] of its own.
-//! - [`place`]: where all of them run; [`chart`]: the picture of a run.
+//! - [`place`]: where all of them run; [`chart`] and [`picture`]: the picture of a run.
 
 pub mod chart;
 pub mod counts;
 pub mod fleet;
 pub mod loopback;
 pub mod net;
+pub mod picture;
 pub mod place;
 pub mod process;
 pub mod programs;
@@ -41,6 +42,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::chart::Chart;
+use self::picture::Row;
 use self::programs::Programs;
 use self::report::{History, View};
 use self::story::Programme;
@@ -71,25 +73,25 @@ impl Lab {
     /// Nothing is left behind.
     pub fn run(&self) -> Result<()> {
         let stop = stop_signals()?;
-        let mut charts = Vec::new();
+        let mut rows = Vec::new();
         let mut results = json!({});
         if let Some(story) = &self.story {
-            let mut played = story.play(&self.gate, self.xdp, &stop)?;
+            let played = story.play(&self.gate, self.xdp, &stop)?;
             results["scenes"] = played.json();
-            charts.append(&mut played.charts);
+            rows.clone_from(&played.rows);
             let ends =
                 played.interrupted || played.verdict().is_err() || self.duration == Some(Duration::ZERO);
             if ends {
-                self.write(&results, &charts)?;
+                self.write(&results, &rows, &[])?;
                 return played.verdict();
             }
         }
-        self.open(&stop, &mut results, &mut charts)?;
-        self.write(&results, &charts)
+        let chart = self.open(&stop, &mut results)?;
+        self.write(&results, &rows, &[chart])
     }
 
     /// The tenants, until they are done or the user has had enough.
-    fn open(&self, stop: &Receiver<i32>, results: &mut Value, charts: &mut Vec<Chart>) -> Result<()> {
+    fn open(&self, stop: &Receiver<i32>, results: &mut Value) -> Result<Chart> {
         let duration = self.duration.unwrap_or(FOREVER);
         let open = if self.xdp { Programs::with_xdp } else { Programs::on_loopback };
         let mut programs = open(&self.gate, duration)?;
@@ -97,20 +99,20 @@ impl Lab {
         let history = watch(&mut programs, duration, stop)?;
         let summary = programs.close(&history)?;
         print!("\n{summary}");
-        charts.push(history.chart(tenants));
+        let chart = history.chart(tenants);
         if let (Value::Object(results), Value::Object(tenants)) = (results, summary.json()) {
             results.extend(tenants);
         }
-        Ok(())
+        Ok(chart)
     }
 
-    fn write(&self, results: &Value, charts: &[Chart]) -> Result<()> {
+    fn write(&self, results: &Value, rows: &[Row], charts: &[Chart]) -> Result<()> {
         if let Some(file) = &self.json {
             let text = serde_json::to_string_pretty(results)?;
             std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         if self.story.is_some() || self.plot.is_some() {
-            story::draw(charts, self.plot.as_deref())?;
+            story::draw(rows, charts, self.plot.as_deref())?;
         }
         Ok(())
     }

@@ -314,7 +314,8 @@ pub(super) fn latency(nanos: u64) -> String {
     match nanos {
         0 => "-".to_owned(),
         1..1_000_000 => format!("{} µs", nanos / 1_000),
-        _ => format!("{:.1} ms", nanos as f64 / 1e6),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        _ => format!("{:.1} s", nanos as f64 / 1e9),
     }
 }
 

@@ -16,7 +16,6 @@ use nix::sys::signal::Signal;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::chart::Chart;
 use super::net::CLIENT_INTERFACE;
 use super::place::Place;
 use super::process::ChildProcess;
@@ -34,8 +33,6 @@ pub struct Stage<'a> {
     gates: Vec<ChildProcess>,
     store: Option<ChildProcess>,
     began: Instant,
-    /// The picture of the scene.
-    pub chart: Chart,
     /// Where all this runs.
     pub place: Place,
 }
@@ -127,7 +124,7 @@ impl<'a> Stage<'a> {
         let began = Instant::now();
         let loads = Vec::new();
         let gates = Vec::new();
-        Ok(Self { gate_program, stop, loads, gates, store: None, began, chart: Chart::default(), place })
+        Ok(Self { gate_program, stop, loads, gates, store: None, began, place })
     }
 
     /// Starts the store: a real one on a network, and on loopback `gate store` with these arguments. Returns its
@@ -261,7 +258,6 @@ impl<'a> Stage<'a> {
         self.loads = loads.iter().map(|load| self.start_load(load, time)).collect::<Result<_>>()?;
         let began = Instant::now();
         let offset = self.began.elapsed().as_secs_f64();
-        self.chart.phases.push((offset, phase.to_owned()));
         let mut played = Phase::default();
         let mut shown = 0.0;
         let mut latest = BTreeMap::new();
@@ -289,7 +285,6 @@ impl<'a> Stage<'a> {
             let over = self.loads.is_empty();
             let seconds = began.elapsed().as_secs_f64();
             if read || over {
-                self.draw(offset, seconds, &latest, &played);
                 played.readings.push((seconds, latest.clone()));
             }
             if seconds >= shown + 1.0 && !over {
@@ -314,20 +309,6 @@ impl<'a> Stage<'a> {
             command.args(["--tenant", caller]);
         }
         ChildProcess::start("gate load", command)
-    }
-
-    /// Adds the rates since the last reading to the chart.
-    fn draw(&mut self, offset: f64, seconds: f64, latest: &BTreeMap<String, Seen>, before: &Phase) {
-        let (from, earlier) = before.readings.last().cloned().unwrap_or_default();
-        if seconds - from < 0.2 {
-            return;
-        }
-        for (name, seen) in latest {
-            let since = seen.since(earlier.get(name));
-            let per_sec = |count: u64| count as f64 / (seconds - from);
-            self.chart.add(&format!("{name} answered"), offset + seconds, per_sec(since.answered));
-            self.chart.add(&format!("{name} refused"), offset + seconds, per_sec(since.refused));
-        }
     }
 
     /// Waits, unless a program ends by itself or the user has had enough.

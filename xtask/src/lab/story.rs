@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::chart::{self, Chart};
+use super::picture::Row;
 use super::scenes::{Outcome, SCENES, Scene};
 use super::stage::{Interrupted, Stage};
 
@@ -29,8 +30,8 @@ pub struct Programme {
 pub struct Played {
     /// By scene.
     pub outcomes: Vec<(&'static str, Outcome)>,
-    /// By scene.
-    pub charts: Vec<Chart>,
+    /// For the picture, by scene.
+    pub rows: Vec<Row>,
     /// True if the user ended it.
     pub interrupted: bool,
 }
@@ -104,14 +105,15 @@ impl Programme {
         for scene in &self.scenes {
             println!("\n== {}: {}", scene.name, scene.says);
             match one(scene, gate, network, self.each, stop) {
-                Ok((outcome, chart)) => {
+                Ok(outcome) => {
                     println!("   {}", outcome.result);
                     match &outcome.claim {
                         Ok(()) => println!("   holds"),
                         Err(broken) => println!("   DOES NOT HOLD: {broken}"),
                     }
+                    let title = format!("{}: {}", scene.name, scene.says);
+                    played.rows.push(Row { title, comparisons: outcome.compared.clone() });
                     played.outcomes.push((scene.name, outcome));
-                    played.charts.push(chart);
                 }
                 Err(error) if error.is::<Interrupted>() => {
                     played.interrupted = true;
@@ -124,18 +126,8 @@ impl Programme {
     }
 }
 
-fn one(
-    scene: &Scene,
-    gate: &Path,
-    network: bool,
-    time: Duration,
-    stop: &Receiver<i32>,
-) -> Result<(Outcome, Chart)> {
-    let mut stage = Stage::open(gate, network, stop)?;
-    let outcome = (scene.play)(&mut stage, time)?;
-    let mut chart = std::mem::take(&mut stage.chart);
-    chart.title = scene.name.to_owned();
-    Ok((outcome, chart))
+fn one(scene: &Scene, gate: &Path, network: bool, time: Duration, stop: &Receiver<i32>) -> Result<Outcome> {
+    (scene.play)(&mut Stage::open(gate, network, stop)?, time)
 }
 
 impl Played {
@@ -157,20 +149,20 @@ impl Played {
     /// For `--json`.
     #[must_use]
     pub fn json(&self) -> Value {
-        let scenes = self.outcomes.iter().map(|(name, Outcome { result, claim })| {
+        let scenes = self.outcomes.iter().map(|(name, Outcome { result, claim, .. })| {
             json!({ "name": name, "result": result, "holds": claim.is_ok(), "broken": claim.as_ref().err() })
         });
         scenes.collect()
     }
 }
 
-/// Draws the charts into `file`, by default one for temporary files, and prints where that is.
+/// Draws the rows and charts into `file`, by default one for temporary files, and prints where that is.
 ///
 /// # Errors
 ///
 /// If it cannot be written.
-pub fn draw(charts: &[Chart], file: Option<&Path>) -> Result<()> {
-    let svg = chart::svg(charts)?;
+pub fn draw(rows: &[Row], charts: &[Chart], file: Option<&Path>) -> Result<()> {
+    let svg = chart::svg(rows, charts)?;
     let path = file.map_or_else(default_picture, Path::to_owned);
     let mut options = OpenOptions::new();
     // Nobody else's file is written to in a directory that all users share.
@@ -202,6 +194,7 @@ pub fn list() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::picture::Comparison;
 
     fn names(programme: &Programme) -> Vec<&str> {
         programme.scenes.iter().map(|scene| scene.name).collect()
@@ -258,7 +251,12 @@ mod tests {
 
     #[test]
     fn a_claim_that_does_not_hold_fails_the_story() {
-        let outcome = |claim: Result<(), String>| Outcome { result: String::new(), claim };
+        let nothing = || Comparison { of: String::new(), bars: Vec::new() };
+        let outcome = |claim: Result<(), String>| Outcome {
+            result: String::new(),
+            compared: [nothing(), nothing()],
+            claim,
+        };
         let mut played = Played { outcomes: vec![("a", outcome(Ok(())))], ..Played::default() };
         assert!(played.verdict().is_ok());
         played.outcomes.push(("b", outcome(Err("was late".to_owned()))));

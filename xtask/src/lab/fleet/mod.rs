@@ -82,7 +82,7 @@ impl FleetLab {
             std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         if self.plot.is_some() {
-            story::draw(&[chart], self.plot.as_deref())?;
+            story::draw(&[], &[chart], self.plot.as_deref())?;
         }
         match claim {
             Err(broken) => bail!("what the lab claims does not hold:\n  {broken}"),

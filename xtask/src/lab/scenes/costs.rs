@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
 use crate::lab::report::{grouped, latency};
 use crate::lab::stage::{Load, Protocol, Seen, Stage};
 
@@ -16,8 +17,11 @@ const REDIS_ROWS: u32 = 100_000;
 const EMBEDDED_ROWS: u32 = 1_000;
 /// The time that one of these rows takes the embedded store, so that a dear request takes it about as long as Redis.
 const ROW_TIME: &str = "10us";
-/// The budget of each, RU or requests a second.
-const QUOTA: u32 = 1_000;
+/// With RU, the quota of each pays for so many dear requests a second, or far more point reads than are asked.
+const SCANS_PER_SEC: u32 = 4;
+const PHASES: [&str; 3] = [WITHOUT, "limit on requests", "with RU"];
+/// Their parts of the scene.
+const PARTS: [f64; 3] = [0.2, 0.4, 0.4];
 
 /// Both callers' views.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,7 +39,7 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         format!("[[request]]\ncommand = \"mget\"\nkeys = {rows}\ncount = {rows}\nvalue = \"4B\"\n")
     };
     fs::write(&mix, text).with_context(|| format!("cannot write {}", mix.display()))?;
-    let played = compare(stage, time, &mix.display().to_string());
+    let played = compare(stage, time, &mix.display().to_string(), rows);
     let removed = fs::remove_file(&mix);
     let [without, by_requests, by_ru] = played?;
     removed?;
@@ -47,22 +51,45 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         p99(&by_requests),
         p99(&without)
     );
-    Ok(Outcome { result, claim: claim(&by_requests, &by_ru) })
+    let seconds = PARTS.map(|share| part(time, share).as_secs_f64());
+    let compared = compared([&without, &by_requests, &by_ru], seconds);
+    Ok(Outcome { result, compared, claim: claim(&by_requests, &by_ru) })
 }
 
 /// Without gate, with a limit on requests, and with RU.
-fn compare(stage: &mut Stage<'_>, time: Duration, mix: &str) -> Result<[Measured; 3]> {
-    let without = measure(stage, "without gate", part(time, 0.2), mix, None)?;
-    // Every request costs the same: a limit on requests.
+fn compare(stage: &mut Stage<'_>, time: Duration, mix: &str, rows: u32) -> Result<[Measured; 3]> {
+    let [without, by_requests, by_ru] = PARTS.map(|share| part(time, share));
+    let without = measure(stage, PHASES[0], without, mix, None)?;
+    // Every request costs the same: a limit on requests, which both keep.
     let requests = "price = { base = \"1 RU\", row = \"0 RU\", kib = \"0 RU\", learn = \"off\" }";
-    let by_requests = measure(stage, "limit on requests", part(time, 0.4), mix, Some(requests))?;
+    let by_requests = measure(stage, PHASES[1], by_requests, mix, Some((requests, 2 * PER_SEC)))?;
     stage.end_gate()?;
-    let ru = "price = { base = \"0.5 RU\", row = \"0.5 RU\", kib = \"1 RU\" }";
-    let by_ru = measure(stage, "with RU", part(time, 0.4), mix, Some(ru))?;
+    let ru = "price = { base = \"0.5 RU\", row = \"0.5 RU\", kib = \"0 RU\" }";
+    let by_ru = measure(stage, PHASES[2], by_ru, mix, Some((ru, SCANS_PER_SEC * rows / 2)))?;
     Ok([without, by_requests, by_ru])
 }
 
-fn start_gate(stage: &mut Stage<'_>, price: &str) -> Result<()> {
+/// For so many seconds of each phase.
+fn compared(measured: [&Measured; 3], seconds: [f64; 3]) -> [Comparison; 2] {
+    let each = |bar: &dyn Fn(&'static str, &Measured, f64) -> Bar| {
+        (0..3).map(|number| bar(PHASES[number], measured[number], seconds[number])).collect()
+    };
+    [
+        Comparison {
+            of: "points, reads of one row: p99 of their answers".to_owned(),
+            bars: each(&|phase, measured, _| {
+                Bar::latency(phase, measured.points.latency.p99, &measured.points)
+            }),
+        },
+        Comparison {
+            of: "scans, reads of thousands: served".to_owned(),
+            bars: each(&|phase, measured, seconds| Bar::per_sec(phase, measured.scans.answered, seconds)),
+        },
+    ]
+}
+
+/// A gate with a price, and with so many RU a second for each.
+fn start_gate(stage: &mut Stage<'_>, price: &str, quota: u32) -> Result<()> {
     let gate = stage.place.gate();
     let store = stage.place.store();
     let [points, scans] = [1, 2].map(|number| stage.place.source(number));
@@ -70,8 +97,8 @@ fn start_gate(stage: &mut Stage<'_>, price: &str) -> Result<()> {
         "[[service]]\nname = \"data\"\nprotocol = \"resp\"\nlisten = \"{gate}\"\nbackend = \"{store}\"\n{price}\n\
          # What is seen is what prices do.\n\
          shedding = {{ enabled = \"off\" }}\nhot_keys = {{ cache = \"off\" }}\nparallelism = \"off\"\n\
-         [[tenant]]\nname = \"points\"\nsources = [\"{points}\"]\nquota = \"{QUOTA} RU/s\"\n\
-         [[tenant]]\nname = \"scans\"\nsources = [\"{scans}\"]\nquota = \"{QUOTA} RU/s\"\n"
+         [[tenant]]\nname = \"points\"\nsources = [\"{points}\"]\nquota = \"{quota} RU/s\"\n\
+         [[tenant]]\nname = \"scans\"\nsources = [\"{scans}\"]\nquota = \"{quota} RU/s\"\n"
     ))
 }
 
@@ -80,18 +107,18 @@ fn measure(
     phase: &str,
     time: Duration,
     mix: &str,
-    price: Option<&str>,
+    gate: Option<(&str, u32)>,
 ) -> Result<Measured> {
     // Without what the last callers have left in it.
     stage.start_store(
         Protocol::Resp,
         &["--concurrency", "1", "--service-time", "100us", "--row-time", ROW_TIME],
     )?;
-    if let Some(price) = price {
-        start_gate(stage, price)?;
+    if let Some((price, quota)) = gate {
+        start_gate(stage, price, quota)?;
     }
     let store = stage.place.store();
-    let target = if price.is_none() { store } else { stage.place.gate() };
+    let target = if gate.is_none() { store } else { stage.place.gate() };
     let [points, scans] = [1, 2].map(|number| stage.place.source(number));
     let fill = store.to_string();
     let load = Load {
@@ -118,6 +145,7 @@ fn claim(by_requests: &Measured, by_ru: &Measured) -> Result<(), String> {
             share(by_requests.scans.refused, by_requests.scans.offered) < 0.3,
             "a limit on requests refused what is within it".to_owned(),
         ),
+        (by_ru.scans.answered > 0, "with RU the dear requests got nothing for their quota".to_owned()),
         (by_ru.scans.refused > 0, "with RU the dear requests were not refused".to_owned()),
         (scans >= 0.3, format!("with RU only {} of the dear requests were held back", percent(scans))),
         (
@@ -155,6 +183,7 @@ mod tests {
         for (by_requests, by_ru, broken) in [
             (by_requests, measured(seen(1_000, 0, 30), held), None),
             (by_requests, by_requests, Some("were not refused")),
+            (by_requests, measured(seen(1_000, 0, 30), seen(0, 1_000, 0)), Some("got nothing")),
             (by_requests, measured(seen(1_000, 0, 30), seen(900, 100, 20)), Some("only 10.0 %")),
             (by_requests, measured(seen(900, 100, 30), held), Some("10.0 % of the point reads")),
             (by_requests, measured(seen(1_000, 0, 600), held), Some("600.0 ms with RU, 800.0 ms")),

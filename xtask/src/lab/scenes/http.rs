@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITH, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
 use crate::lab::report::latency;
 use crate::lab::stage::{Load, Protocol, Seen, Stage};
 
@@ -29,12 +30,12 @@ struct Measured {
 pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
     start_store(stage)?;
     let store = stage.place.store();
-    let without = measure(stage, "without gate", store, part(time, 0.3), [CRITICAL, BATCH])?;
+    let without = measure(stage, WITHOUT, store, part(time, 0.3), [CRITICAL, BATCH])?;
     start_store(stage)?;
     start_gate(stage)?;
     let gate = stage.place.gate();
     measure(stage, "as usual", gate, part(time, 0.2), [CRITICAL, CRITICAL])?;
-    let with = measure(stage, "with gate", gate, part(time, 0.5), [CRITICAL, BATCH])?;
+    let with = measure(stage, WITH, gate, part(time, 0.5), [CRITICAL, BATCH])?;
     let served = |measured: &Measured| {
         let Measured { search, reports } = measured;
         format!(
@@ -45,7 +46,8 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         )
     };
     let result = format!("{}; without gate {}", served(&with), served(&without));
-    Ok(Outcome { result, claim: claim(&without, &with) })
+    let seconds = [0.3, 0.5].map(|share| part(time, share).as_secs_f64());
+    Ok(Outcome { result, compared: compared([&without, &with], seconds), claim: claim(&without, &with) })
 }
 
 fn start_store(stage: &mut Stage<'_>) -> Result<u32> {
@@ -87,6 +89,21 @@ fn start_gate(stage: &mut Stage<'_>) -> Result<()> {
          [[tenant]]\nname = \"search\"\nsources = [\"{search}\"]\nquota = \"unlimited\"\ntier = \"critical\"\n\
          [[tenant]]\nname = \"reports\"\nsources = [\"{reports}\"]\nquota = \"unlimited\"\ntier = \"batch\"\n"
     ))
+}
+
+/// For so many seconds of each phase.
+fn compared([without, with]: [&Measured; 2], seconds: [f64; 2]) -> [Comparison; 2] {
+    let phases = [(WITHOUT, without, seconds[0]), (WITH, with, seconds[1])];
+    let search = |(phase, measured, _): (_, &Measured, _)| {
+        Bar::latency(phase, measured.search.latency.p90, &measured.search)
+    };
+    let reports = |(phase, measured, seconds): (_, &Measured, _)| {
+        Bar::per_sec(phase, measured.reports.answered, seconds)
+    };
+    [
+        Comparison { of: "search, critical: p90 of its answers".to_owned(), bars: phases.map(search).into() },
+        Comparison { of: "reports, batch: served".to_owned(), bars: phases.map(reports).into() },
+    ]
 }
 
 fn claim(without: &Measured, with: &Measured) -> Result<(), String> {

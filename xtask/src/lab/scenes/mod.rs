@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::picture::Comparison;
 use super::stage::Stage;
 
 /// A part of the story.
@@ -31,10 +32,12 @@ pub struct Scene {
 }
 
 /// The result of a scene.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The result beside that without gate, in one line.
     pub result: String,
+    /// For the picture: whom gate spares, and whom or what it holds back.
+    pub compared: [Comparison; 2],
     /// The claim that does not hold, with its numbers.
     pub claim: Result<(), String>,
 }
@@ -78,6 +81,10 @@ pub static SCENES: [Scene; 6] = [
         play: http::play,
     },
 ];
+
+/// The phases that every scene compares.
+const WITHOUT: &str = "without gate";
+const WITH: &str = "with gate";
 
 /// The time of a scene besides its phases: programs start and end, and callers wait for their last answers.
 const OVERHEAD: Duration = Duration::from_millis(1_500);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
 use crate::lab::report::latency;
 use crate::lab::stage::{Load, Protocol, Seen, Stage};
 
@@ -18,6 +19,9 @@ const P50: u32 = 20;
 const P90: u32 = 40;
 /// Before the overload Bouncer sees how long requests take, at this part of what the store can do.
 const CALM: f64 = 0.7;
+
+const BOUNCER: &str = "Bouncer";
+const CODEL: &str = "CoDel";
 
 /// The views of the caller without gate and with each policy.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,7 +58,8 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         seen(&measured.codel),
         seen(&measured.without)
     );
-    Ok(Outcome { result, claim: claim(&measured) })
+    let compared = compared(&measured, part(time, 0.2).as_secs_f64());
+    Ok(Outcome { result, compared, claim: claim(&measured) })
 }
 
 /// A request as a mix, which keeps the store busy for [`SERVICE_TIME`]: Redis gets a script that works until so much time
@@ -93,7 +98,7 @@ fn compare(stage: &mut Stage<'_>, time: Duration, caller: &dyn Fn(f64) -> String
         };
         Ok(stage.play(phase, part(time, part_of), &[load], |_, _| Ok(()))?.of("caller"))
     };
-    let without = ask(stage, "without gate", store, LOAD, 0.2)?;
+    let without = ask(stage, WITHOUT, store, LOAD, 0.2)?;
     let micros = [p50, p90].map(|time| time.as_micros());
     let objective = format!("{{ p50 = \"{}us\", p90 = \"{}us\" }}", micros[0], micros[1]);
     let bouncer = format!(
@@ -103,12 +108,12 @@ fn compare(stage: &mut Stage<'_>, time: Duration, caller: &dyn Fn(f64) -> String
     start_store(stage)?;
     start_gate(stage, &bouncer)?;
     ask(stage, "as usual", gate, CALM, 0.2)?;
-    let bouncer = ask(stage, "Bouncer", gate, LOAD, 0.3)?;
+    let bouncer = ask(stage, BOUNCER, gate, LOAD, 0.3)?;
     stage.end_gate()?;
     let codel = format!("admission = \"off\"\ncodel = {{ target = \"{}us\" }}", micros[0] / 2);
     start_store(stage)?;
     start_gate(stage, &codel)?;
-    let codel = ask(stage, "CoDel", gate, LOAD, 0.3)?;
+    let codel = ask(stage, CODEL, gate, LOAD, 0.3)?;
     Ok(Measured { objective: p90, seconds: part(time, 0.3).as_secs_f64(), without, bouncer, codel })
 }
 
@@ -123,6 +128,22 @@ fn start_gate(stage: &mut Stage<'_>, policy: &str) -> Result<()> {
          shedding = {{ enabled = \"off\" }}\nhot_keys = {{ cache = \"off\" }}\nprice = {{ learn = \"off\" }}\n\
          [[tenant]]\nname = \"caller\"\nsources = [\"{caller}\"]\nquota = \"unlimited\"\n"
     ))
+}
+
+/// Without gate it was asked for so many seconds.
+fn compared(measured: &Measured, seconds: f64) -> [Comparison; 2] {
+    let Measured { objective, seconds: with, without, bouncer, codel } = measured;
+    let phases = [(WITHOUT, without, seconds), (BOUNCER, bouncer, *with), (CODEL, codel, *with)];
+    [
+        Comparison {
+            of: format!("p90 of its answers, objective {}", latency(objective.as_nanos() as u64)),
+            bars: phases.map(|(phase, seen, _)| Bar::latency(phase, seen.latency.p90, seen)).into(),
+        },
+        Comparison {
+            of: "answers".to_owned(),
+            bars: phases.map(|(phase, seen, seconds)| Bar::per_sec(phase, seen.answered, seconds)).into(),
+        },
+    ]
 }
 
 fn claim(measured: &Measured) -> Result<(), String> {

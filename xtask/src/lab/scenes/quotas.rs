@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITH, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
 use crate::lab::report::{grouped, latency};
 use crate::lab::stage::{Load, Protocol, Seen, Stage};
 
@@ -23,7 +24,7 @@ struct Measured {
 
 pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
     stage.start_store(Protocol::Memcached, &[])?;
-    let without = measure(stage, "without gate", part(time, 0.35))?;
+    let without = measure(stage, WITHOUT, part(time, 0.35))?;
     let [polite, hostile] = [1, 2].map(|number| stage.place.source(number));
     let store = stage.place.store();
     stage.start_gate(&format!(
@@ -32,7 +33,7 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
          [[tenant]]\nname = \"polite\"\nsources = [\"{polite}\"]\nquota = \"{QUOTA} RU/s\"\n\
          [[tenant]]\nname = \"hostile\"\nsources = [\"{hostile}\"]\nquota = \"{QUOTA} RU/s\"\n"
     ))?;
-    let with = measure(stage, "with gate", part(time, 0.65))?;
+    let with = measure(stage, WITH, part(time, 0.65))?;
     let served = |measured: &Measured| {
         let rate = measured.hostile.answered as f64 / measured.seconds;
         format!(
@@ -44,10 +45,10 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         )
     };
     let result = format!("{}; without gate {}", served(&with), served(&without));
-    Ok(Outcome { result, claim: claim(&without, &with) })
+    Ok(Outcome { result, compared: compared(&without, &with), claim: claim(&without, &with) })
 }
 
-fn measure(stage: &mut Stage<'_>, phase: &str, time: Duration) -> Result<Measured> {
+fn measure(stage: &mut Stage<'_>, phase: &'static str, time: Duration) -> Result<Measured> {
     let caller = |name: &str, number, rate: u32| {
         let source = stage.place.source(number);
         format!("name={name},source={source},rate={rate}/s,arrivals=constant,reads=90%")
@@ -61,6 +62,22 @@ fn measure(stage: &mut Stage<'_>, phase: &str, time: Duration) -> Result<Measure
 /// The share of a tenant's requests that were refused or never answered.
 fn missed(seen: &Seen) -> f64 {
     share(seen.refused + seen.unanswered(), seen.offered)
+}
+
+fn compared(without: &Measured, with: &Measured) -> [Comparison; 2] {
+    let phases = [(WITHOUT, without), (WITH, with)];
+    let polite = |(phase, measured): (_, &Measured)| {
+        Bar::latency(phase, measured.polite.latency.p99, &measured.polite)
+    };
+    let hostile =
+        |(phase, measured): (_, &Measured)| Bar::per_sec(phase, measured.hostile.answered, measured.seconds);
+    [
+        Comparison { of: "polite: p99 of its answers".to_owned(), bars: phases.map(polite).into() },
+        Comparison {
+            of: format!("hostile: served, of a quota of {}/s", grouped(QUOTA.into())),
+            bars: phases.map(hostile).into(),
+        },
+    ]
 }
 
 fn claim(without: &Measured, with: &Measured) -> Result<(), String> {

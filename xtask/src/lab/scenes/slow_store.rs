@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::cpu_limit::CpuLimit;
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITH, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
+use crate::lab::report::grouped;
 use crate::lab::stage::{Load, Phase, Protocol, Seen, Stage};
 
 /// Of one CPU; the store needs more than twice as much for what it is asked.
@@ -41,7 +43,8 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         percent(missed(&with.critical)),
         percent(missed(&without.critical))
     );
-    Ok(Outcome { result, claim: claim(&without, &with) })
+    let seconds = [part(time, 0.2), part(time, 0.55) - reaction].map(|time| time.as_secs_f64());
+    Ok(Outcome { result, compared: compared([&without, &with], seconds), claim: claim(&without, &with) })
 }
 
 fn start_gate(stage: &mut Stage<'_>) -> Result<()> {
@@ -79,6 +82,30 @@ fn measured(played: &Phase, from: Option<f64>) -> Measured {
 /// The share of a tier's requests that were refused or never answered.
 fn missed(seen: &Seen) -> f64 {
     share(seen.offered.saturating_sub(seen.answered), seen.offered)
+}
+
+/// For so many seconds of each phase.
+fn compared([without, with]: [&Measured; 2], seconds: [f64; 2]) -> [Comparison; 2] {
+    let answers = |phase, seen: &Seen, seconds| Bar::per_sec(phase, seen.answered, seconds);
+    [
+        Comparison {
+            of: format!("critical: served while the store is slow, of {CRITICAL_PER_SEC}/s"),
+            bars: vec![
+                answers(WITHOUT, &without.critical, seconds[0]),
+                answers(WITH, &with.critical, seconds[1]),
+            ],
+        },
+        Comparison {
+            of: format!(
+                "best-effort: served while the store is slow, of {}/s",
+                grouped(BEST_EFFORT_PER_SEC.into())
+            ),
+            bars: vec![
+                answers(WITHOUT, &without.best_effort, seconds[0]),
+                answers(WITH, &with.best_effort, seconds[1]),
+            ],
+        },
+    ]
 }
 
 fn claim(without: &Measured, with: &Measured) -> Result<(), String> {

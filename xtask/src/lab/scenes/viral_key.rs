@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::{Outcome, first_broken, part, percent, share};
+use super::{Outcome, WITH, WITHOUT, first_broken, part, percent, share};
+use crate::lab::picture::{Bar, Comparison};
 use crate::lab::place::ask;
 use crate::lab::report::grouped;
 use crate::lab::stage::{Load, Protocol, Seen, Stage};
@@ -32,7 +33,7 @@ struct Measured {
 pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
     stage.start_store(Protocol::Memcached, &["--service-time", "300us"])?;
     let store = stage.place.store();
-    let without = measure(stage, "without gate", store, part(time, 0.4), None)?;
+    let without = measure(stage, WITHOUT, store, part(time, 0.4), None)?;
     let gate = stage.place.gate().to_string();
     let readers = stage.place.source(1).to_string();
     stage.start_gate(&format!(
@@ -43,7 +44,7 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
          [[tenant]]\nname = \"writers\"\nquota = \"unlimited\"\n"
     ))?;
     let through = stage.place.gate();
-    let with = measure(stage, "with gate", through, part(time, 0.6), Some(FOUND))?;
+    let with = measure(stage, WITH, through, part(time, 0.6), Some(FOUND))?;
     let queues = stage.show("queues")?;
     let event = |name: &str| grouped(queues["services"][0]["events"][name].as_u64().unwrap_or(0));
     let result = format!(
@@ -58,7 +59,8 @@ pub(super) fn play(stage: &mut Stage<'_>, time: Duration) -> Result<Outcome> {
         grouped(without.readers.answered),
         grouped(without.store_reads)
     );
-    Ok(Outcome { result, claim: claim(&without, &with) })
+    let seconds = [part(time, 0.4), part(time, 0.6).saturating_sub(FOUND)].map(|time| time.as_secs_f64());
+    Ok(Outcome { result, compared: compared([&without, &with], seconds), claim: claim(&without, &with) })
 }
 
 fn measure(
@@ -118,6 +120,23 @@ fn store_reads(store: &mut TcpStream) -> Result<u64> {
     let stats = ask(store, b"stats\r\n", "END\r\n")?;
     let count = stats.lines().find_map(|line| line.strip_prefix("STAT cmd_get ")?.parse().ok());
     count.context("the store does not count its reads")
+}
+
+/// For so many seconds of each phase.
+fn compared([without, with]: [&Measured; 2], seconds: [f64; 2]) -> [Comparison; 2] {
+    let phases = [(WITHOUT, without, seconds[0]), (WITH, with, seconds[1])];
+    let readers = |(phase, measured, _): (_, &Measured, _)| {
+        Bar::latency(phase, measured.readers.latency.p99, &measured.readers)
+    };
+    let store =
+        |(phase, measured, seconds): (_, &Measured, _)| Bar::per_sec(phase, measured.store_reads, seconds);
+    [
+        Comparison { of: "readers: p99 of their answers".to_owned(), bars: phases.map(readers).into() },
+        Comparison {
+            of: "reads of the key that the store serves".to_owned(),
+            bars: phases.map(store).into(),
+        },
+    ]
 }
 
 fn claim(without: &Measured, with: &Measured) -> Result<(), String> {
