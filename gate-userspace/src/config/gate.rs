@@ -161,7 +161,7 @@ const TCP_ACTIONS: [(&str, TcpAction); 4] = [
 ];
 const ALGORITHMS: [(&str, Algorithm); 2] =
     [("token-bucket", Algorithm::TokenBucket), ("rejection-rate", Algorithm::RejectionRate)];
-const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
 const ON_STALE: [(&str, OnStale); 2] = [("bucket", OnStale::Bucket), ("pass", OnStale::Pass)];
 const XDP_MODES: [(&str, XdpMode); 4] = [
     ("auto", XdpMode::Auto),

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::buckets::FEW;
-use super::parsers::time;
+use super::gate::MODES;
+use super::parsers::{one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
+use super::values::Mode;
 use crate::limits::{Limits, Pattern, Rule, Rules};
 use crate::policy::rate::Rate;
 
@@ -21,12 +23,13 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
         }
         let pattern = section.need("name", "\"shop/user=*\"", pattern);
         let limits = limits(&mut section);
+        let is_shadow = section.get("mode", one_of(&MODES)) == Some(Mode::Shadow);
         if let Some(pattern) = pattern {
             if let Some(line) = lines.get(&pattern) {
                 section.fault("name", format!("is taken, on line {line}"));
             } else {
                 lines.insert(pattern.clone(), section.line("name"));
-                rules.add(Rule { pattern, limits }).expect("no two patterns are the same");
+                rules.add(Rule { pattern, limits, is_shadow }).expect("no two patterns are the same");
             }
         }
         section.finish();

@@ -58,7 +58,7 @@ impl<'d> RuleWriter<'d> {
         for descriptor in level {
             path.push(descriptor.entry());
             if let Some(rate) = &descriptor.rate {
-                self.add(descriptor.line, path, rate);
+                self.add(descriptor.line, path, rate, descriptor.is_shadow);
             }
             self.add_all(&descriptor.below, path);
             let by_key = level.iter().find(|other| other.entry() == (&*descriptor.key, None));
@@ -77,18 +77,21 @@ impl<'d> RuleWriter<'d> {
             if !exact.is_limited(&below) {
                 let len = path.len();
                 path.extend(below);
-                self.add(exact.line, path, &Rate::Unlimited);
+                self.add(exact.line, path, &Rate::Unlimited, false);
                 path.truncate(len);
             }
         }
     }
 
-    fn add(&mut self, line: usize, path: &[Entry<'_>], rate: &Rate) {
+    fn add(&mut self, line: usize, path: &[Entry<'_>], rate: &Rate, is_shadow: bool) {
         match Pattern::of(self.domain, path.iter().copied()) {
             Ok(pattern) if self.taken.contains(&pattern) => {}
             Ok(pattern) => {
                 let name = toml::Value::String(pattern.as_str().to_owned());
                 let _ = write!(self.text, "\n[[limit]] # line {line}\nname = {name}\nquota = \"{rate}\"\n");
+                if is_shadow {
+                    self.text.push_str("mode = \"shadow\"\n");
+                }
                 self.taken.insert(pattern);
             }
             Err(error) => {

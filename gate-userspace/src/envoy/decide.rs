@@ -198,6 +198,10 @@ impl Quotas {
             match charged {
                 Charged::Unlimited | Charged::Untracked => {}
                 Charged::Within(standing) => verdicts[place].narrow(standing),
+                Charged::Shadowed(standing) => {
+                    self.counters.count(Event::Shadowed);
+                    verdicts[place].narrow(standing);
+                }
                 Charged::Refused(standing, _) if is_shadowed => {
                     self.counters.count(Event::Shadowed);
                     verdicts[place].narrow(standing);

@@ -263,10 +263,12 @@ impl Shared {
         divide: impl FnOnce(&mut Shares, Whole) -> Vec<(StreamId, Action)>,
     ) -> Vec<(StreamId, Action)> {
         let table = &self.quotas.table;
-        if self.quotas.is_shadowed() {
+        let rules = table.rules();
+        let rule = rules.find(name);
+        if self.quotas.is_shadowed() || rule.is_some_and(|rule| rule.is_shadow) {
             return divide(shares, Whole::Unlimited);
         }
-        let own = table.rules().find(name).map(|rule| rule.limits);
+        let own = rule.map(|rule| rule.limits);
         let Some((reservations, own)) = table.reservations().zip(own) else {
             let standing = table.standing(name, now);
             let whole = standing.map_or(Whole::Unlimited, |standing| Whole::Limited(standing.limits));

@@ -42,7 +42,7 @@ fn rules(patterns: &[&str]) -> Rules {
     let mut rules = Rules::default();
     for pattern in patterns {
         let limits = Limits { max_debt_ns: MOST_DEBT.0, ..Limits::new(LIMIT, BURST.0) };
-        rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+        rules.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
     }
     rules
 }
@@ -193,7 +193,7 @@ fn other_limits_hold_from_the_next_report_on() {
     exchange(&mut book, &mut owner, at(100));
     let mut other = Rules::default();
     let limits = Limits::new(2 * LIMIT, BURST.0);
-    other.add(Rule { pattern: Pattern::parse("acme").unwrap(), limits }).unwrap();
+    other.add(Rule::new(Pattern::parse("acme").unwrap(), limits)).unwrap();
     owner.accounts.follow(at(150), other, "a test");
     exchange(&mut book, &mut owner, at(200));
     assert_eq!(book.grant(line, at(200)).and_then(|grant| grant.rate.units_per_sec()), Some(2 * LIMIT));

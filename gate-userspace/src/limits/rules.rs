@@ -18,6 +18,16 @@ pub struct Rule {
     pub pattern: Pattern,
     /// The bucket of each, in thousandths of a request unit.
     pub limits: Limits,
+    /// True if it refuses nothing: what it would refuse is counted.
+    pub is_shadow: bool,
+}
+
+impl Rule {
+    /// A rule that refuses.
+    #[must_use]
+    pub const fn new(pattern: Pattern, limits: Limits) -> Self {
+        Self { pattern, limits, is_shadow: false }
+    }
 }
 
 /// A set of rules with distinct patterns.
@@ -122,7 +132,7 @@ mod tests {
         let mut rules = Rules::default();
         for (place, pattern) in patterns.iter().enumerate() {
             let limits = Limits::new(place as u64 + 1, 1);
-            rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+            rules.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
         }
         rules
     }
@@ -168,7 +178,7 @@ mod tests {
     #[test]
     fn a_pattern_is_taken_once() {
         let mut rules = rules(&["acme", "shop/user=*"]);
-        let again = Rule { pattern: Pattern::parse("sh%6Fp/user=*").unwrap(), limits: Limits::UNLIMITED };
+        let again = Rule::new(Pattern::parse("sh%6Fp/user=*").unwrap(), Limits::UNLIMITED);
         assert_eq!(rules.add(again), Err(Taken { by: 1 }));
         assert_eq!(rules.list().len(), 2);
     }

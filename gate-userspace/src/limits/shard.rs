@@ -42,11 +42,20 @@ pub(super) struct Entry {
     name: Name,
     pub(super) bucket: Bucket,
     counts: Counts,
-    origin: Origin,
+    terms: Terms,
     /// True while its place is in the list of changed ones.
     is_listed: bool,
     /// True until its share is set.
     pub(super) is_first: bool,
+}
+
+/// What holds for a bucket until its share is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) origin: Origin,
+    pub(super) limits: Limits,
+    /// True if it refuses nothing.
+    pub(super) is_shadow: bool,
 }
 
 /// Where a bucket's limits are from.
@@ -61,6 +70,11 @@ pub(super) enum Origin {
 }
 
 impl Entry {
+    /// True if its rule refuses nothing.
+    pub(super) const fn is_shadow(&self) -> bool {
+        self.terms.is_shadow
+    }
+
     /// Has its bucket be full, with these limits, and as nothing was set of it. What it has given out is still to be read.
     pub(super) const fn begin_anew(&mut self, limits: Limits) {
         self.bucket = Bucket::full(limits);
@@ -89,22 +103,22 @@ impl Shard {
     pub(super) fn insert(
         &mut self,
         name: &Name,
-        (origin, limits): (Origin, Limits),
+        terms: Terms,
         (room, now): (usize, Nanos),
         evictions: &mut u64,
     ) -> Option<&mut Entry> {
         let bytes = bytes_of(name);
         let mut looks = LOOKS;
-        while origin != Origin::Name && self.bytes + bytes > room {
+        while terms.origin != Origin::Name && self.bytes + bytes > room {
             self.evict_one(now, &mut looks)?;
             *evictions += 1;
         }
         self.bytes += bytes;
         let entry = Entry {
             name: name.clone(),
-            bucket: Bucket::full(limits),
+            bucket: Bucket::full(terms.limits),
             counts: Counts::default(),
-            origin,
+            terms,
             is_listed: false,
             is_first: true,
         };
@@ -116,7 +130,8 @@ impl Shard {
     /// Changes the counts of a name, which is listed as changed.
     pub(super) fn count(&mut self, name: &Name, count: impl FnOnce(&mut Counts)) {
         let Some(&place) = self.index.get(name) else { return };
-        let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.origin != Origin::Request) else {
+        let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.terms.origin != Origin::Request)
+        else {
             return;
         };
         count(&mut entry.counts);
@@ -145,13 +160,15 @@ impl Shard {
     }
 
     /// Gives every bucket with a rule the limits that `of` finds for its name. Those without any go.
-    pub(super) fn follow(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<(Origin, Limits)>) {
+    pub(super) fn follow(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<Terms>) {
         let mut gone = Vec::new();
-        for (place, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.origin != Origin::Request) {
+        for (place, entry) in
+            self.entries.iter_mut().filter(|(_, entry)| entry.terms.origin != Origin::Request)
+        {
             match of(&entry.name) {
-                Some((origin, limits)) => {
-                    entry.origin = origin;
-                    entry.bucket.set(Share { limits, reject_until: Nanos::ZERO }, now);
+                Some(terms) => {
+                    entry.terms = terms;
+                    entry.bucket.set(Share { limits: terms.limits, reject_until: Nanos::ZERO }, now);
                     entry.is_first = true;
                 }
                 None => gone.push(place),
@@ -161,11 +178,12 @@ impl Shard {
     }
 
     /// Gives every bucket of which nothing has been set the limits that `of` finds for its name.
-    pub(super) fn follow_first(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<(Origin, Limits)>) {
-        let first = |(_, entry): &(usize, &mut Entry)| entry.is_first && entry.origin != Origin::Request;
+    pub(super) fn follow_first(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<Terms>) {
+        let first =
+            |(_, entry): &(usize, &mut Entry)| entry.is_first && entry.terms.origin != Origin::Request;
         for (_, entry) in self.entries.iter_mut().filter(first) {
-            if let Some((_, limits)) = of(&entry.name) {
-                entry.bucket.set(Share { limits, reject_until: Nanos::ZERO }, now);
+            if let Some(terms) = of(&entry.name) {
+                entry.bucket.set(Share { limits: terms.limits, reject_until: Nanos::ZERO }, now);
             }
         }
     }
@@ -185,8 +203,9 @@ impl Shard {
             // At most one place in two was ever vacant, since the slab doubles.
             self.hand = if self.hand + 1 >= self.entries.capacity() { 0 } else { self.hand + 1 };
             let entry = self.entries.get(self.hand);
-            let may_go =
-                |entry: &Entry| entry.origin != Origin::Name && !entry.is_listed && entry.bucket.is_full(now);
+            let may_go = |entry: &Entry| {
+                entry.terms.origin != Origin::Name && !entry.is_listed && entry.bucket.is_full(now)
+            };
             if entry.is_some_and(may_go) {
                 self.remove(self.hand);
                 return Some(());

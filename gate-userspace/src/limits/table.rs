@@ -8,7 +8,7 @@
 //! counted: its pattern limits each name and not all of them together, so whoever invents names is not limited by it
 //! anyway, and nobody else's bucket goes for it. A rule for one name always has its bucket.
 //!
-//! **Invariants.** A charge is made to all of its names or to none. A lock covers one bucket's change. Between the
+//! **Invariants.** A charge is made to all of its names or to none, but for those whose rules refuse nothing and that hold it not. A lock covers one bucket's change. Between the
 //! charges of two names of one request another request may see the first name's charge, and be refused, though the charge is
 //! given back afterwards; never the other way round.
 
@@ -24,7 +24,7 @@ use super::name::Name;
 use super::quota::Limits;
 use super::reservations::Reservations;
 use super::rules::Rules;
-use super::shard::{Change, Counts, Entry, Origin, Shard};
+use super::shard::{Change, Counts, Entry, Origin, Shard, Terms};
 
 /// The buckets of all names in use.
 #[derive(Debug)]
@@ -64,6 +64,8 @@ pub enum Charged {
     Untracked,
     /// The bucket holds the price. It has been taken, if all names' buckets hold theirs.
     Within(Standing),
+    /// The bucket does not hold it, and its rule refuses nothing. Nothing has been taken from it.
+    Shadowed(Standing),
     /// The bucket does not hold it.
     Refused(Standing, Refusal),
 }
@@ -105,7 +107,7 @@ impl Table {
     pub fn set_rules(&self, rules: Arc<Rules>, now: Nanos) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&rules);
         for shard in &self.shards {
-            locked(shard).follow(now, |name| self.first_limits(&rules, name));
+            locked(shard).follow(now, |name| self.first_terms(&rules, name));
         }
         for name in rules.list().iter().filter_map(|rule| rule.pattern.name()) {
             // There is always room for one of these.
@@ -132,9 +134,10 @@ impl Table {
         let mut results = Vec::with_capacity(charges.len());
         for charge in charges {
             // After a refusal nothing is taken any more.
-            let result = self.try_one(charge, now, is_refused || charge.is_question);
+            let only_ask = is_refused || charge.is_question;
+            let result = self.try_one(charge, now, only_ask);
             is_refused |= matches!(result, Charged::Refused(..));
-            results.push((result, !is_refused && !charge.is_question));
+            results.push((result, !only_ask && matches!(result, Charged::Within(_))));
         }
         for (charge, (result, was_taken)) in charges.iter().zip(&mut results) {
             self.complete(charge, result, (*was_taken, is_refused), now);
@@ -178,9 +181,9 @@ impl Table {
 
     /// Has a name's bucket be as when it was made.
     pub fn begin_anew(&self, name: &Name) {
-        let first = self.first_limits(&self.rules(), name);
-        if let Some(((_, limits), entry)) = first.zip(self.shard(name).get(name)) {
-            entry.begin_anew(limits);
+        let first = self.first_terms(&self.rules(), name);
+        if let Some((terms, entry)) = first.zip(self.shard(name).get(name)) {
+            entry.begin_anew(terms.limits);
         }
     }
 
@@ -189,15 +192,15 @@ impl Table {
         if self.first_of.swap(parts.max(1), Ordering::Relaxed) != parts.max(1) {
             let rules = self.rules();
             for shard in &self.shards {
-                locked(shard).follow_first(now, |name| self.first_limits(&rules, name));
+                locked(shard).follow_first(now, |name| self.first_terms(&rules, name));
             }
         }
     }
 
-    /// The limits of a bucket of which nothing has been set.
-    fn first_limits(&self, rules: &Rules, name: &Name) -> Option<(Origin, Limits)> {
-        let (origin, limits) = limits_of(rules, name)?;
-        Some((origin, divided(limits, self.first_of.load(Ordering::Relaxed))))
+    /// What holds for a bucket of which nothing has been set.
+    fn first_terms(&self, rules: &Rules, name: &Name) -> Option<Terms> {
+        let terms = terms_of(rules, name)?;
+        Some(Terms { limits: divided(terms.limits, self.first_of.load(Ordering::Relaxed)), ..terms })
     }
 
     /// How full a name's bucket is; `None` if it has none.
@@ -231,15 +234,19 @@ impl Table {
     }
 
     fn try_one(&self, charge: &Charge<'_>, now: Nanos, only_ask: bool) -> Charged {
-        let origin = charge.limits.map(|limits| (Origin::Request, limits));
-        let taken = self.with_entry(charge.name, origin, now, |entry| {
+        let terms = charge.limits.map(|limits| Terms { origin: Origin::Request, limits, is_shadow: false });
+        let taken = self.with_entry(charge.name, terms, now, |entry| {
             let result = if only_ask {
                 entry.bucket.ask(charge.cost, now).map(drop)
             } else {
                 entry.bucket.take(charge.cost, now)
             };
             let standing = entry.bucket.standing(now);
-            result.map_or_else(|refusal| Charged::Refused(standing, refusal), |()| Charged::Within(standing))
+            match result {
+                Ok(()) => Charged::Within(standing),
+                Err(_) if entry.is_shadow() => Charged::Shadowed(standing),
+                Err(refusal) => Charged::Refused(standing, refusal),
+            }
         });
         match taken {
             Ok(charged) => charged,
@@ -267,7 +274,9 @@ impl Table {
         }
         let mut shard = self.shard(charge.name);
         match result {
-            Charged::Refused(..) => self.count(&mut shard, charge.name, |counts| counts.refused += cost),
+            Charged::Refused(..) | Charged::Shadowed(_) => {
+                self.count(&mut shard, charge.name, |counts| counts.refused += cost);
+            }
             _ if !is_refused => self.count(&mut shard, charge.name, |counts| counts.used += cost),
             _ if is_given_back => {
                 if let Some(entry) = shard.get(charge.name) {
@@ -285,11 +294,11 @@ impl Table {
         }
     }
 
-    /// Uses a name's bucket, which is made if need be, with these limits or those of its rule.
+    /// Uses a name's bucket, which is made if need be, on these terms or those of its rule.
     fn with_entry<T>(
         &self,
         name: &Name,
-        limits: Option<(Origin, Limits)>,
+        terms: Option<Terms>,
         now: Nanos,
         to: impl FnOnce(&mut Entry) -> T,
     ) -> Result<T, Missing> {
@@ -298,9 +307,9 @@ impl Table {
             return Ok(to(entry));
         }
         // Read under the shard's lock: `set_rules` visits the shard after it has changed the rules.
-        let limits = limits.or_else(|| self.first_limits(&self.rules(), name)).ok_or(Missing::Rule)?;
+        let terms = terms.or_else(|| self.first_terms(&self.rules(), name)).ok_or(Missing::Rule)?;
         let mut evictions = 0;
-        let entry = shard.insert(name, limits, (self.room, now), &mut evictions);
+        let entry = shard.insert(name, terms, (self.room, now), &mut evictions);
         self.evictions.fetch_add(evictions, Ordering::Relaxed);
         entry.map(to).ok_or(Missing::Room)
     }
@@ -317,10 +326,10 @@ enum Missing {
     Room,
 }
 
-fn limits_of(rules: &Rules, name: &Name) -> Option<(Origin, Limits)> {
+fn terms_of(rules: &Rules, name: &Name) -> Option<Terms> {
     let rule = rules.find(name)?;
     let origin = if rule.pattern.as_str() == name.as_str() { Origin::Name } else { Origin::Pattern };
-    Some((origin, rule.limits))
+    Some(Terms { origin, limits: rule.limits, is_shadow: rule.is_shadow })
 }
 
 /// Nothing panics under a lock, and a bucket is whole after each of its changes.

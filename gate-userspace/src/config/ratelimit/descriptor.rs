@@ -28,6 +28,8 @@ pub(super) struct Descriptor {
     value: Option<String>,
     /// `None` if it has no limit, or one that is left out.
     pub(super) rate: Option<Rate>,
+    /// True if its limit refuses nothing.
+    pub(super) is_shadow: bool,
     pub(super) below: Vec<Descriptor>,
 }
 
@@ -209,12 +211,7 @@ impl Reader<'_> {
                 "value" => descriptor.value = self.text(value),
                 "rate_limit" => descriptor.rate = self.rate(value),
                 "descriptors" => descriptor.below = self.descriptors(value),
-                "shadow_mode" if self.is_true(value) => {
-                    left_out = Some((
-                        value.line,
-                        "shadow_mode: the limit is left out, since it is to refuse nothing",
-                    ));
-                }
+                "shadow_mode" => descriptor.is_shadow = self.is_true(value),
                 "quota_mode" if self.is_true(value) => {
                     left_out = Some((
                         value.line,

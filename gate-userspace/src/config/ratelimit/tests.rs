@@ -107,7 +107,9 @@ fn everything_that_is_not_carried_over_is_noted_with_its_line() {
     rate_limit: { unit: second, requests_per_unit: 1 }
     shadow_mode: false
 ");
-    assert_eq!(limits(&all), ["shop/a=* = 1/second", "shop/d=* = 1/second"]);
+    assert_eq!(limits(&all), ["shop/a=* = 1/second", "shop/b=* = 1/second", "shop/d=* = 1/second"]);
+    assert_eq!(all.text.matches("mode = \"shadow\"").count(), 1, "{}", all.text);
+    assert!(all.text.ends_with("name = \"shop/d=*\"\nquota = \"1/second\"\n"), "{}", all.text);
     let notes: Vec<_> =
         all.notes.iter().map(|note| (note.line, note.what.split(':').next().unwrap_or_default())).collect();
     assert_eq!(
@@ -116,7 +118,6 @@ fn everything_that_is_not_carried_over_is_noted_with_its_line() {
             (4, "detailed_metric"),
             (5, "metadata"),
             (10, "replaces"),
-            (13, "shadow_mode"),
             (15, "quota_mode"),
             (19, "share_threshold"),
             (20, "value_to_metric"),

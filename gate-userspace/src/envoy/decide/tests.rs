@@ -149,6 +149,18 @@ fn shadow_mode_refuses_no_name_and_no_tenant_and_counts_both() {
 }
 
 #[test]
+fn a_limit_in_shadow_mode_refuses_nothing_and_the_others_do() {
+    let quotas =
+        quotas_of(&TEXT.replacen("max_debt = \"0s\"", "max_debt = \"0s\"\n    mode = \"shadow\"", 1));
+    let answers = decide(&quotas, &[hits(11, &[("user", "bob")]), hits(3, &[("path", "/x")])]);
+    assert_eq!(answers, [(false, 10), (false, 2)]);
+    let answers = decide(&quotas, &[hits(11, &[("user", "bob")]), hits(16, &[("path", "/x")])]);
+    assert!(matches!(answers[..], [(false, 10), (true, _)]), "{answers:?}");
+    let count = |event| quotas.counters.of(event);
+    assert_eq!((count(Event::OverLimit), count(Event::Shadowed)), (1, 2));
+}
+
+#[test]
 fn descriptors_are_charged_all_or_none() {
     let quotas = quotas();
     let bob = || hits(3, &[("user", "bob")]);

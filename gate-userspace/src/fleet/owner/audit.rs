@@ -64,7 +64,7 @@ mod tests {
         let mut rules = Rules::default();
         for &(pattern, per_sec) in limits {
             let limits = Limits::new(per_sec, 1_000_000_000);
-            rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+            rules.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
         }
         rules
     }

@@ -26,7 +26,7 @@ fn rules(has_limit: bool) -> Rules {
     let mut rules = Rules::default();
     let name = if has_limit { "acme" } else { "other" };
     let limits = Limits::new(LIMIT, BURST.0);
-    rules.add(Rule { pattern: Pattern::parse(name).unwrap(), limits }).unwrap();
+    rules.add(Rule::new(Pattern::parse(name).unwrap(), limits)).unwrap();
     rules
 }
 

@@ -93,7 +93,7 @@ fn of_a_long_burst_no_gate_gives_out_more_than_is_left() {
         let mut rules = Rules::default();
         for pattern in patterns {
             let limits = Limits { max_debt_ns: 0, ..Limits::new(10, 1_000_000_000_000) };
-            rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+            rules.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
         }
         rules
     };
@@ -138,7 +138,7 @@ fn limits_that_change_are_told_in_pages_that_fit() {
     }
     let mut other = Rules::default();
     let limits = Limits::new(2 * LIMIT, BURST.0);
-    other.add(Rule { pattern: Pattern::parse("shop/user=*").unwrap(), limits }).unwrap();
+    other.add(Rule::new(Pattern::parse("shop/user=*").unwrap(), limits)).unwrap();
     owner.accounts.follow(now, other, "a test");
     let mut listed = 0;
     for _ in 0..3 {

@@ -19,7 +19,7 @@ impl Gate {
         let mut own = Rules::default();
         for pattern in ["shop/user=*", "other/user=*"] {
             let limits = Limits::new(10 * LIMIT, BURST.0);
-            own.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+            own.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
         }
         Self::of(own, most)
     }

@@ -7,7 +7,7 @@ const DAY: Nanos = Nanos::from_secs(86_400);
 
 fn one(limits: Limits) -> Rules {
     let mut rules = Rules::default();
-    rules.add(Rule { pattern: Pattern::parse("shop/user=alice").unwrap(), limits }).unwrap();
+    rules.add(Rule::new(Pattern::parse("shop/user=alice").unwrap(), limits)).unwrap();
     rules
 }
 

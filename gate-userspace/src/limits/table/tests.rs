@@ -13,7 +13,7 @@ const MEMORY: usize = 1 << 20;
 fn rules(limits: &[(&str, Limits)]) -> Arc<Rules> {
     let mut rules = Rules::default();
     for &(pattern, limits) in limits {
-        rules.add(Rule { pattern: Pattern::parse(pattern).unwrap(), limits }).unwrap();
+        rules.add(Rule::new(Pattern::parse(pattern).unwrap(), limits)).unwrap();
     }
     Arc::new(rules)
 }
@@ -82,6 +82,39 @@ fn all_names_are_charged_or_none() {
         ["a", "b", "c"].map(|name| remaining(&table, name, later)),
         [Some(7_000), Some(0), Some(7_000)]
     );
+}
+
+#[test]
+fn a_rule_in_shadow_refuses_nothing_and_takes_what_it_holds() {
+    let mut rules = Rules::default();
+    for (pattern, is_shadow) in [("a", true), ("b", false)] {
+        rules.add(Rule { is_shadow, ..Rule::new(Pattern::parse(pattern).unwrap(), TEN) }).unwrap();
+    }
+    let table = Table::new(Arc::new(rules.clone()), MEMORY, true);
+    let now = Nanos::from_secs(100);
+    let both = |cost| {
+        let names = ["a", "b"].map(name);
+        let charges = names.each_ref().map(|name| Charge { name, cost, is_question: false, limits: None });
+        let [a, b] = table.charge(&charges, now)[..] else { panic!() };
+        (a, b)
+    };
+    assert!(matches!(one(&table, "a", 8, now), Charged::Within(_)));
+    // What it does not hold passes, is not taken, and keeps nothing from the other name.
+    let (a, b) = both(MilliRu(3_000));
+    assert!(matches!(a, Charged::Shadowed(Standing { remaining: 2_000, .. })), "{a:?}");
+    assert!(matches!(b, Charged::Within(Standing { remaining: 7_000, .. })), "{b:?}");
+    // The other one's refusal still counts for both.
+    let (a, b) = both(MilliRu(8_000));
+    assert!(matches!((a, b), (Charged::Shadowed(_), Charged::Refused(..))), "{a:?} {b:?}");
+    assert_eq!(["a", "b"].map(|name| remaining(&table, name, now)), [Some(2_000), Some(7_000)]);
+    let a = Counts { used: 8_000, refused: 11_000, ..Counts::default() };
+    let b = Counts { used: 3_000, refused: 8_000, ..Counts::default() };
+    assert_eq!(changes(&table, now), HashMap::from([("a".to_owned(), a), ("b".to_owned(), b)]));
+    // A rule that leaves shadow mode refuses at once, by what has been taken.
+    let mut enforced = Rules::default();
+    rules.list().iter().for_each(|rule| enforced.add(Rule { is_shadow: false, ..rule.clone() }).unwrap());
+    table.set_rules(Arc::new(enforced), now);
+    assert!(matches!(one(&table, "a", 3, now), Charged::Refused(..)));
 }
 
 #[test]
