@@ -108,7 +108,7 @@ impl Quotas {
         now: Nanos,
     ) -> Result<Plan, Invalid> {
         let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let named = name_of(&request.domain, entries);
+        let named = name_of(&request.domain, entries, || self.table.rules());
         let (name, was_hashed) = named.map_err(|error| Invalid::Name { place, error })?;
         let lowered =
             descriptor.limit.map(|limit| override_of(limit).ok_or(Invalid::Unit { place })).transpose()?;

@@ -1,12 +1,15 @@
 //! From a descriptor to what is charged for it.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
 use gate_common::units::{MilliRu, Nanos};
 use sha2::{Digest as _, Sha256};
 
-use crate::limits::{Limits, Name, NameError};
+use crate::limits::{Limits, Name, NameError, Rules};
 
 /// A price, and what becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,23 +34,44 @@ impl Demand {
     }
 }
 
-/// The name of a domain and entries. If values make it too long, those that are long themselves stand in it by their hash,
-/// so that no client gets out of a limit by a long value; then the second is true.
+/// The name of a domain and entries. If it is too long, its longest values stand in it by their hash, one after the other until it has
+/// room; then the second is true. A value that a rule spells out stays, so that no client gets out of a limit by a long value of another
+/// entry.
 ///
 /// # Errors
 ///
-/// [`NameError`].
+/// [`NameError`]: too long it is with more such values, or longer keys, than there is room for.
 pub(super) fn name_of<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+    rules: impl FnOnce() -> Arc<Rules>,
 ) -> Result<(Name, bool), NameError> {
     match Name::of(domain, entries.clone()) {
-        Err(NameError::TooLong) => {}
-        result => return Ok((result?, false)),
+        Err(NameError::TooLong) => Ok((shortened(domain, entries, &rules())?, true)),
+        result => Ok((result?, false)),
     }
-    let hashed: Vec<_> = entries.map(|(key, value)| (key, hashed(value))).collect();
-    let name = Name::of(domain, hashed.iter().map(|(key, value)| (*key, value.as_str())))?;
-    Ok((name, true))
+}
+
+fn shortened<'e>(
+    domain: &str,
+    entries: impl Iterator<Item = (&'e str, &'e str)>,
+    rules: &Rules,
+) -> Result<Name, NameError> {
+    let mut entries: Vec<_> = entries.map(|(key, value)| (key, Cow::Borrowed(value))).collect();
+    loop {
+        let may_go = |(key, value): &&mut (&str, Cow<'_, str>)| {
+            matches!(value, Cow::Borrowed(_))
+                && value.len() > LONG_VALUE
+                && !rules.spell_out(domain, key, value)
+        };
+        let longest = entries.iter_mut().filter(may_go).max_by_key(|(_, value)| value.len());
+        let (_, value) = longest.ok_or(NameError::TooLong)?;
+        *value = Cow::Owned(hash(value));
+        match Name::of(domain, entries.iter().map(|(key, value)| (*key, &**value))) {
+            Err(NameError::TooLong) => {}
+            result => return result,
+        }
+    }
 }
 
 /// The limits that a request brings for itself, and their name: so many in a unit of time, and as many at once. `None` if the unit is not known.
@@ -75,11 +99,7 @@ fn seconds(unit: RateLimitUnit) -> Option<u64> {
     })
 }
 
-/// A value that is no longer than its hash stays.
-fn hashed(value: &str) -> String {
-    if value.len() <= LONG_VALUE {
-        return value.to_owned();
-    }
+fn hash(value: &str) -> String {
     let digest = Sha256::digest(value.as_bytes());
     let hex: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     format!("sha256-{hex}")
@@ -87,29 +107,61 @@ fn hashed(value: &str) -> String {
 
 /// Of SHA-256, enough that nobody finds two values with one name.
 const HASH_BYTES: usize = 16;
-/// Percent-encoded, three times as long.
+/// Percent-encoded it is three times as long, and no longer than its hash.
 const LONG_VALUE: usize = 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{Pattern, Rule};
+
+    fn rules(patterns: &[&str]) -> Rules {
+        let mut rules = Rules::default();
+        for pattern in patterns {
+            rules.add(Rule::new(Pattern::parse(pattern).unwrap(), Limits::BANNED)).unwrap();
+        }
+        rules
+    }
+
+    fn name(entries: &[(&str, &str)], rules: &Rules) -> Result<(String, bool), NameError> {
+        let (name, was_hashed) = name_of("shop", entries.iter().copied(), || Arc::new(rules.clone()))?;
+        Ok((name.as_str().to_owned(), was_hashed))
+    }
 
     #[test]
     fn long_values_stand_in_a_name_by_their_hash() {
+        let none = Rules::default();
         let long = "x".repeat(300);
-        let (name, was_hashed) =
-            name_of("shop", [("user", "alice"), ("path", long.as_str())].into_iter()).unwrap();
+        let (first, was_hashed) = name(&[("user", "alice"), ("path", &long)], &none).unwrap();
         assert!(was_hashed);
-        assert!(name.as_str().starts_with("shop/user=alice/path=sha256-"), "{name}");
-        let other = format!("{long}y");
-        let (other, _) = name_of("shop", [("user", "alice"), ("path", other.as_str())].into_iter()).unwrap();
-        assert_ne!(name, other);
-        let (short, was_hashed) = name_of("shop", [("user", "alice")].into_iter()).unwrap();
-        assert_eq!((short.as_str(), was_hashed), ("shop/user=alice", false));
-        // Eight entries with the most that a client can bring still have a name.
+        assert!(first.starts_with("shop/user=alice/path=sha256-"), "{first}");
+        let (other, _) = name(&[("user", "alice"), ("path", &format!("{long}y"))], &none).unwrap();
+        assert_ne!(first, other);
+        assert_eq!(name(&[("user", "alice")], &none), Ok(("shop/user=alice".to_owned(), false)));
+        // As many entries as there is room for, with the most that a client can bring, still have a name.
         let control = "\n".repeat(60_000);
-        let entries = ["a", "b", "c", "d"].map(|key| (key, control.as_str()));
-        assert!(name_of("shop", entries.into_iter()).is_ok());
+        let entries = ["a", "b", "c", "d", "e"].map(|key| (key, control.as_str()));
+        assert!(name(&entries, &none).is_ok());
+        assert_eq!(name(&[("user", long.as_str()); 7], &none), Err(NameError::TooLong));
+    }
+
+    #[test]
+    fn a_long_value_of_one_entry_hides_no_other_from_its_rule() {
+        let path = "/a/path/that/is/expensive/and/longer/than/its/hash/would/be";
+        let rules = rules(&[
+            "shop/user=*/path=%2Fa%2Fpath%2Fthat%2Fis%2Fexpensive%2Fand%2Flonger%2Fthan%2Fits%2Fhash%2Fwould%2Fbe",
+        ]);
+        for (users, len) in [(1, 300), (1, 60_000), (1, 170), (3, 58)] {
+            let value = "x".repeat(len);
+            let mut entries = vec![("other", value.as_str()); users - 1];
+            entries.extend([("user", value.as_str()), ("path", path)]);
+            let (spelt, was_hashed) = name(&entries, &rules).unwrap();
+            assert!(was_hashed && spelt.ends_with("%2Fwould%2Fbe"), "{spelt}");
+        }
+        // Of what no rule spells out, no more is hashed than has to be.
+        let (spelt, _) =
+            name(&[("user", &"x".repeat(300)), ("agent", "neither short nor long")], &rules).unwrap();
+        assert!(spelt.ends_with("/agent=neither short nor long"), "{spelt}");
     }
 
     #[test]

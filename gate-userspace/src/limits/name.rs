@@ -170,6 +170,17 @@ impl Spelling {
     }
 }
 
+/// A domain, a key or a value as it is spelt.
+///
+/// # Errors
+///
+/// [`NameError::TooLong`].
+pub(super) fn spelling(text: &str) -> Result<String, NameError> {
+    let mut spelling = Spelling { text: String::new(), entries: 0 };
+    spelling.encode(text)?;
+    Ok(spelling.text)
+}
+
 /// The domain and the entries of a spelling.
 pub(super) fn parts(spelling: &str) -> (&str, impl Iterator<Item = (&str, &str)> + Clone) {
     let mut segments = spelling.split('/');

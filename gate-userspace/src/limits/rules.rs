@@ -4,9 +4,9 @@
 //! tree of keys and values. It takes at most two branches at each of at most [`Name::MAX_ENTRIES`] entries, however many
 //! rules there are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::name::Name;
+use super::name::{Name, spelling};
 use super::pattern::Pattern;
 use super::quota::Limits;
 use foldhash::quality::RandomState;
@@ -35,6 +35,8 @@ impl Rule {
 pub struct Rules {
     list: Vec<Rule>,
     domains: HashMap<Box<str>, Node, RandomState>,
+    /// By domain and key, the values that a pattern spells out, whichever entry they are in.
+    spelt_out: HashMap<Box<str>, HashMap<Box<str>, HashSet<Box<str>, RandomState>, RandomState>, RandomState>,
 }
 
 /// A rule's pattern is that of an earlier one.
@@ -80,6 +82,12 @@ impl Rules {
             return Err(Taken { by });
         }
         node.rule = Some(self.list.len());
+        let keys = self.spelt_out.entry(domain.into()).or_default();
+        for (key, value) in rule.pattern.parts().1 {
+            if let Some(value) = value {
+                keys.entry(key.into()).or_default().insert(value.into());
+            }
+        }
         self.list.push(rule);
         Ok(())
     }
@@ -90,6 +98,15 @@ impl Rules {
         let (domain, entries) = name.parts();
         let place = find(self.domains.get(domain)?, entries)?;
         self.list.get(place)
+    }
+
+    /// True if a pattern of this domain spells out this value of this key. None of the three is encoded.
+    #[must_use]
+    pub fn spell_out(&self, domain: &str, key: &str, value: &str) -> bool {
+        let spelt = |text| spelling(text).ok();
+        let keys = spelt(domain).and_then(|domain| self.spelt_out.get(&*domain));
+        let values = keys.zip(spelt(key)).and_then(|(keys, key)| keys.get(&*key));
+        values.zip(spelt(value)).is_some_and(|(values, value)| values.contains(&*value))
     }
 
     /// All of them, in the order in which they were added.
@@ -181,6 +198,21 @@ mod tests {
         let again = Rule::new(Pattern::parse("sh%6Fp/user=*").unwrap(), Limits::UNLIMITED);
         assert_eq!(rules.add(again), Err(Taken { by: 1 }));
         assert_eq!(rules.list().len(), 2);
+    }
+
+    #[test]
+    fn values_of_patterns_are_spelt_out_by_domain_and_key() {
+        let rules = rules(&["shop/user=*/path=%2Fx", "shop/tier=gold"]);
+        for (domain, key, value, is_spelt_out) in [
+            ("shop", "path", "/x", true),
+            ("shop", "tier", "gold", true),
+            ("shop", "tier", "/x", false),
+            ("shop", "user", "*", false),
+            ("other", "path", "/x", false),
+            ("shop", "path", &"x".repeat(100_000), false),
+        ] {
+            assert_eq!(rules.spell_out(domain, key, value), is_spelt_out, "{domain} {key}");
+        }
     }
 
     /// Compares all patterns with the name, which the tree does not.
