@@ -116,6 +116,15 @@ impl HttpClient {
         }
     }
 
+    /// The next bytes, as many as `bytes` has room for.
+    ///
+    /// # Errors
+    ///
+    /// If they do not come in time.
+    pub fn read_exact(&mut self, bytes: &mut [u8]) -> Result<()> {
+        Ok(self.0.read_exact(bytes)?)
+    }
+
     /// True if it ends without another byte.
     ///
     /// # Errors

@@ -121,7 +121,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 36] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -152,6 +152,7 @@ const KEYS: [&str; 35] = [
     "tier_header",
     "overload_status",
     "rate_limit_fields",
+    "websocket",
     "access_log",
     "access_log_sample",
     "rows",

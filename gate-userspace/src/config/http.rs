@@ -24,6 +24,8 @@ pub struct Http {
     pub overload_status: u16,
     /// True if answers say what is left of the quota.
     pub rate_limit_fields: bool,
+    /// True if clients may go on as WebSockets.
+    pub websocket: bool,
     /// The log of its requests; `None` if there is none.
     pub access_log: Option<AccessLog>,
     /// The patterns of routes, each with the name of its query type.
@@ -42,11 +44,12 @@ pub struct AccessLog {
 }
 
 /// The keys that mean something only over HTTP.
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 8] = [
     "tenant_header",
     "tier_header",
     "overload_status",
     "rate_limit_fields",
+    "websocket",
     "rows",
     "access_log",
     "access_log_sample",
@@ -97,6 +100,7 @@ pub(super) fn read<'d>(
     }
     let overload_status = s.get("overload_status", overload_status).unwrap_or(503);
     let rate_limit_fields = s.get("rate_limit_fields", one_of(&SWITCH)).unwrap_or(false);
+    let websocket = s.get("websocket", one_of(&SWITCH)).unwrap_or(false);
     let access_log = access_log(s);
     let mut section = s.section("rows");
     let rows = names.iter().map(|name| section.get(name, number(1, 1_000_000)).unwrap_or(1) as u32).collect();
@@ -107,6 +111,7 @@ pub(super) fn read<'d>(
         tier_header,
         overload_status,
         rate_limit_fields,
+        websocket,
         access_log,
         routes,
         rows,

@@ -112,6 +112,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("tier_header", of_http(|old, new| old.tier_header != new.tier_header)),
         ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
         ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
+        ("websocket", of_http(|old, new| old.websocket != new.websocket)),
         ("access_log", of_http(|old, new| old.access_log != new.access_log)),
         ("cache", *cache != other.cache),
         ("process", processing(process) != processing(&other.process)),

@@ -32,6 +32,7 @@ mod tls;
 mod tolerance;
 mod tools;
 mod unread;
+mod websocket;
 
 /// Everyone on loopback, without a limit.
 pub(super) const OPEN: &str =

@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 166] = [
+const ORDER: [&str; 171] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -47,6 +47,10 @@ const ORDER: [&str; 166] = [
     "http/front.rs",
     "http/blobs.rs",
     "http/exchange.rs",
+    "http/websocket/mod.rs",
+    "http/websocket/tunnel.rs",
+    "http/websocket/payment.rs",
+    "http/websocket/frames.rs",
     "http/pace.rs",
     "http/processed/mod.rs",
     "http/processed/making.rs",
@@ -72,6 +76,7 @@ const ORDER: [&str; 166] = [
     "http/access_line.rs",
     "http/service.rs",
     "http/call.rs",
+    "http/websocket_state.rs",
     "http/upstreams.rs",
     "http/store.rs",
     "http/meter.rs",

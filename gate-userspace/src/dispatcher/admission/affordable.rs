@@ -4,8 +4,8 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use tokio::time::sleep;
 
-use super::Admission;
 use super::demand::Demand;
+use super::{Admission, Quote};
 use crate::clock;
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::protocol::Refusal;
@@ -68,6 +68,34 @@ impl<T> Admission<T> {
                 Err(again) => refusal = again,
             }
         }
+    }
+
+    /// Charges `bytes` of a stream of a client, in the direction of either, which is slowed rather than refused: they may pass while
+    /// its tenant is not refused requests and owes nothing beyond its burst.
+    ///
+    /// # Errors
+    ///
+    /// The time to wait before the next attempt; at least 1 ms.
+    pub(crate) fn charge_stream(
+        &self,
+        payer: &Payer,
+        bytes: usize,
+        class: RequestClass,
+    ) -> Result<(), Nanos> {
+        let ledger = &mut *self.ledger.borrow_mut();
+        let now = clock::monotonic();
+        ledger.refresh();
+        let Quote { asked, price, rung, .. } = self.quote(ledger, payer, &Demand::more(bytes), class);
+        let wait = ledger.wait_for_stream(payer.account(), rung, now);
+        if wait > Nanos::ZERO && !payer.shadow {
+            return Err(wait.clamp(MIN_WAIT, ONE_TICK));
+        }
+        if payer.counts_for_deep_debt {
+            ledger.count_demand(payer.tenant, asked);
+        }
+        ledger.charge_debt(payer.account(), price, now);
+        ledger.count_charged(payer.tenant, price);
+        Ok(())
     }
 
     /// Charges a request that is not refused for what its tenant has spent: what that cannot pay is debt. Waits while the debt is as

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use hyper::Response;
 use hyper::header::{HeaderMap, HeaderName};
@@ -39,7 +40,7 @@ struct Line {
     /// Missing if the client has left before there was an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// Of the answer's body.
+    /// Of the answer's body; of a WebSocket all that went to the client.
     bytes: u64,
     /// Until the head of the answer was there.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,6 +94,11 @@ impl AccessLine {
         self.line.first_ms = Some(self.elapsed_ms());
         self.line.reason = reason;
         self.line.cache = verdict(response.headers());
+    }
+
+    /// Notes why what followed the answer was ended.
+    pub(super) fn refused(&mut self, reason: Reason) {
+        self.line.reason = Some(reason.name());
     }
 
     /// Notes bytes of the answer's body that are being given.

@@ -35,6 +35,8 @@ use crate::protocol::{Class, Refusal, RowsBy, Rule};
 pub(super) struct Offer {
     pub(super) origin: Origin,
     pub(super) class: RequestClass,
+    /// True if its client wants to go on as a WebSocket.
+    pub(super) is_websocket: bool,
     demand: Demand,
     length: Option<u64>,
 }
@@ -57,11 +59,16 @@ impl HttpService {
             self.admission.count_refusal(client.tenant.get(), reason);
             Refused { closes: true, ..Refusal::of(reason).into() }
         })?;
-        head::prepare_request(parts, || self.store_host(), |name| self.claims.contains(name))
-            .map_err(|fault| self.head_fault(&origin, fault))?;
+        let is_websocket = self.prepare(parts).map_err(|fault| self.head_fault(&origin, fault))?;
         let (class, demand) = self.demand(origin.tenant, parts, length);
         self.write_origin(client, &origin, &mut parts.headers);
-        Ok(Offer { origin, class, demand, length })
+        Ok(Offer { origin, class, is_websocket, demand, length })
+    }
+
+    /// Checks a request's head, and removes what is not passed on; true if its client wants to go on as a WebSocket.
+    pub(super) fn prepare(&self, parts: &mut Parts) -> Result<bool, HeadFault> {
+        let websockets = self.http().websocket;
+        head::prepare_request(parts, || self.store_host(), |name| self.claims.contains(name), websockets)
     }
 
     /// Takes a request through the steps before the queue.
@@ -235,6 +242,7 @@ impl HttpService {
         let refused = match fault {
             HeadFault::Malformed => Refused::with_status(Reason::Malformed, StatusCode::BAD_REQUEST),
             HeadFault::Unsupported => Refused::with_status(Reason::Unsupported, StatusCode::FORBIDDEN),
+            HeadFault::WebSocket => Refusal::of(Reason::Unsupported).into(),
             HeadFault::Expectation => {
                 Refused::with_status(Reason::Unsupported, StatusCode::EXPECTATION_FAILED)
             }

@@ -297,8 +297,8 @@ impl Drop for ReadPause {
     }
 }
 
-/// The first bytes of HTTP/2.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+/// The first bytes of HTTP/2, by which it is told from HTTP/1.
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 /// The bytes that every connection may have read without a request: those that hyper's buffer begins with.
 const FREE: usize = 8 << 10;
 

@@ -2,10 +2,12 @@
 //!
 //! The body of the request passes on its own while the answer is waited for, and that of the answer after this is done.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
 use hyper::body::{Body as _, Incoming};
+use hyper::header::UPGRADE;
 use hyper::{Request, Response};
 
 use super::access_line::AccessLine;
@@ -15,20 +17,22 @@ use super::connection::Connection;
 use super::head;
 use super::identity::Origin;
 use super::pace::Counted;
-use super::processed;
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
+use super::websocket::tunnel::Tunnel;
+use super::{processed, websocket};
 use crate::clock;
 use crate::dispatcher::clients::refusal_pace::PaceKey;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::tenants::members::Member;
 use crate::dispatcher::tenants::membership::Lookup;
 
-/// Answers a request of a client.
+/// Answers a request of a client. A tunnel in `switched` is what follows the answer.
 pub(super) async fn answer(
     service: Rc<HttpService>,
     client: Rc<Connection>,
     request: Request<Incoming>,
+    switched: Rc<RefCell<Option<Tunnel>>>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let in_flight = client.request();
     let version = request.version();
@@ -52,12 +56,28 @@ pub(super) async fn answer(
     let names_none = origin.as_ref().is_ok_and(|origin| origin.names_none);
     let now = clock::monotonic();
     let length = body.size_hint().exact();
+    let fields = parts.headers.contains_key(UPGRADE).then(|| service.naming_fields(&parts.headers));
+    let mut tunnel = None;
     let answer = match service.identify(&client, origin, &mut parts, length) {
         Err(refused) => Err(refused),
         Ok(offer) => {
             let body = (!body.is_end_stream()).then_some((body, length));
+            let is_websocket = offer.is_websocket;
             let asking = Asking { service: Rc::clone(&service), client: Rc::clone(&client), offer, now };
-            processed::answer(asking, parts, body).await
+            let fields = fields.filter(|_| is_websocket);
+            match fields.filter(|_| processed::target(&service, &parts, false).is_none()) {
+                Some(fields) => websocket::answer(asking, parts, fields).await.map(|(response, switched)| {
+                    tunnel = switched;
+                    response
+                }),
+                None => {
+                    if is_websocket {
+                        // What gate makes itself is no WebSocket.
+                        head::withdraw_offer(&mut parts.headers);
+                    }
+                    processed::answer(asking, parts, body).await
+                }
+            }
         }
     };
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
@@ -71,6 +91,10 @@ pub(super) async fn answer(
     service.add_rate_limit((tenant, member.as_deref()), response.headers_mut(), now);
     if let Some(line) = &mut line {
         line.answered(&response, reason);
+    }
+    if let Some(tunnel) = tunnel {
+        switched.replace(Some(tunnel.with(in_flight, line)));
+        return Ok(response);
     }
     Ok(response.map(|body| body.with(in_flight, line)))
 }

@@ -15,7 +15,7 @@ use hyper::{Method, Request, Uri};
 use tokio::sync::mpsc;
 
 use super::connection::Connection;
-use super::head::{self, HeadFault};
+use super::head::HeadFault;
 use super::identity::Origin;
 use super::service::HttpService;
 use super::{cached, processed};
@@ -115,12 +115,12 @@ impl HttpService {
         let length = parts.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let has_body =
             length.is_some_and(|length: u64| length > 0) || parts.headers.contains_key(TRANSFER_ENCODING);
-        head::prepare_request(parts, || self.store_host(), |name| self.claims.contains(name)).map_err(
-            |fault| match fault {
-                HeadFault::Malformed => Refusal::of(Reason::Malformed),
-                HeadFault::Unsupported | HeadFault::Expectation => Refusal::of(Reason::Unsupported),
-            },
-        )?;
+        let is_websocket = self.prepare(parts).map_err(|fault| match fault {
+            HeadFault::Malformed => Refusal::of(Reason::Malformed),
+            HeadFault::Unsupported | HeadFault::WebSocket | HeadFault::Expectation => {
+                Refusal::of(Reason::Unsupported)
+            }
+        })?;
         let made = processed::target(self, parts, has_body);
         let (class, mut demand) = self.demand(tenant, parts, length);
         if matches!(made, Some(Err(_))) {
@@ -147,6 +147,7 @@ impl HttpService {
                 explained.notes.push(MADE.to_owned());
                 return Ok(Verdict::Passes);
             }
+            None if is_websocket => explained.notes.push(WEBSOCKET.to_owned()),
             None => {
                 explained.notes.extend(cached::explained(self, ledger, origin.account(), (parts, has_body)))
             }
@@ -185,6 +186,7 @@ fn parse(words: &[Vec<u8>]) -> Result<Parts, String> {
     Ok(parts)
 }
 
+const WEBSOCKET: &str = "if the store agrees it goes on as a WebSocket: what passes is charged by its bytes, in both directions, and                          waits while the quota is spent";
 const MADE: &str = "what is kept of it is given for the price of a hit; else it may wait, or be refused, for a download and \
                     for the processor, and is charged for their time";
 

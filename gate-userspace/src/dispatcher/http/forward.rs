@@ -50,14 +50,26 @@ pub(super) async fn pass_on(
         }
     };
     let method = parts.method.clone();
-    let (response, connection) = send(&under_way, Request::from_parts(parts, body), has_body).await?;
+    let request = Request::from_parts(parts, body);
+    let (response, connection) = send(&under_way, request, has_body, Via::Kept).await?;
+    give(under_way, response, connection, &method)
+}
+
+/// The answer of the store to a request by this method, on its way to the client.
+pub(super) fn give(
+    under_way: UnderWay,
+    response: Response<Incoming>,
+    connection: StoreConnection,
+    method: &Method,
+) -> Result<Response<ReplyBody>, Refused> {
+    let service = Rc::clone(&under_way.service);
     let now = clock::monotonic();
     service.store.answered(now);
     under_way.call.progress(now);
     let (mut parts, incoming) = response.into_parts();
     let ends_itself =
         parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
-    let length = (method != hyper::Method::HEAD).then(|| incoming.size_hint().exact()).flatten();
+    let length = (method != Method::HEAD).then(|| incoming.size_hint().exact()).flatten();
     let length = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED);
     if head::prepare_answer(&mut parts, length).is_err() {
         service.metrics.count(Event::StoreFailed);
@@ -70,12 +82,24 @@ pub(super) async fn pass_on(
     Ok(Response::from_parts(parts, ReplyBody::of_store(incoming, under_way, connection, size)))
 }
 
+/// The connection that a request is sent over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Via {
+    /// One that is kept, if there is one.
+    Kept,
+    /// One that is made for it.
+    New,
+    /// One that is made for it, on which the store may go on with another protocol.
+    Switching,
+}
+
 /// Sends a request over a connection of the store. One that the store has closed meanwhile is replaced: as often as nothing
 /// of the request has been written, and once, by a new one, for a request that may be done twice (RFC 9110, 9.2.2).
-async fn send(
+pub(super) async fn send(
     under_way: &UnderWay,
     mut request: Request<RequestBody>,
     has_body: bool,
+    mut via: Via,
 ) -> Result<(Response<Incoming>, StoreConnection), Refused> {
     let call = &under_way.call;
     let admission = &under_way.service.admission;
@@ -84,10 +108,12 @@ async fn send(
         admission.count_refusal(tenant, Reason::StoreDown);
         Refused::lost(status)
     };
-    let mut is_repeated = false;
     loop {
-        let connection =
-            if is_repeated { call.store.new_connection().await } else { call.store.connection().await };
+        let connection = match via {
+            Via::Kept => call.store.connection().await,
+            Via::New => call.store.new_connection().await,
+            Via::Switching => call.store.connection_to_switch().await,
+        };
         let mut connection = connection.map_err(|error| {
             let refusal = error.refusal();
             admission.count_refusal(tenant, refusal.reason);
@@ -116,7 +142,7 @@ async fn send(
                 }
                 (None, None) => match again.filter(|_| has_ended(error.error())) {
                     Some(copy) => {
-                        is_repeated = true;
+                        via = Via::New;
                         request = copy;
                     }
                     None => {

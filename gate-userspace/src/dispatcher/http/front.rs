@@ -1,24 +1,25 @@
 //! A client's connection, from its slot to its end.
 
-use std::error::Error;
+use std::cell::RefCell;
+use std::error::Error as _;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsRawFd as _, RawFd};
-use std::pin::pin;
+use std::os::fd::AsRawFd as _;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
 use gate_common::abi::Reason;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::connection::Connection;
 use super::exchange;
 use super::meter::Meter;
-use super::service::{HttpService, LocalExecutor};
+use super::service::HttpService;
+use super::websocket::tunnel::Tunnel;
 use crate::clock;
 use crate::dispatcher::accept::{Accepted, Front, reject_handshake, reject_header};
 use crate::dispatcher::clients::client::CloseCause;
@@ -141,7 +142,22 @@ async fn serve_plainly(
         reject_header(&**service, connection.source, &Rejected::Untrusted);
         return CloseCause::ClientLeft;
     }
-    serve(service, &service.server, (tokio::io::join(read, write), fd), connection).await
+    let mut stream = Meter::new(tokio::io::join(read, write), fd, Rc::clone(connection));
+    let is_http2 = {
+        let mut first = pin!(stream.begins_as_http2());
+        let is_http2 = poll_fn(|cx| match (first.as_mut().poll(cx), connection.poll_state(cx)) {
+            (_, (Some(ended), _)) => Poll::Ready(Err(ended)),
+            (Poll::Ready(is_http2), _) => Poll::Ready(is_http2.map_err(|_| CloseCause::ClientLeft)),
+            // It has asked for nothing.
+            (Poll::Pending, (None, true)) => Poll::Ready(Err(CloseCause::ClientLeft)),
+            (Poll::Pending, (None, false)) => Poll::Pending,
+        });
+        match is_http2.await {
+            Ok(is_http2) => is_http2,
+            Err(ended) => return ended,
+        }
+    };
+    serve(service, is_http2, stream, connection).await
 }
 
 /// Serves a connection by TLS from its handshake on, and says why it has ended. Its version is the one that was chosen in the
@@ -172,10 +188,9 @@ async fn serve_securely(
         }
     }
     connection.note_socket(socket.memory());
-    let server = service.server.clone();
-    let server = if socket.speaks(tls::HTTP2) { server.http2_only() } else { server.http1_only() };
+    let is_http2 = socket.speaks(tls::HTTP2);
     let fd = socket.fd();
-    serve(service, &server, (socket, fd), connection).await
+    serve(service, is_http2, Meter::new(socket, fd, Rc::clone(connection)), connection).await
 }
 
 /// The answer to a request that comes plainly where TLS is spoken.
@@ -186,29 +201,59 @@ fn plain_refusal() -> Vec<u8> {
     [head.as_bytes(), length.as_bytes(), &text].concat()
 }
 
-/// Serves a connection over a stream of any kind, which is over this socket, and says why it has ended.
+/// Serves a connection over a stream of any kind by either version, and says why it has ended.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     service: &Rc<HttpService>,
-    server: &auto::Builder<LocalExecutor>,
-    (stream, fd): (S, RawFd),
+    is_http2: bool,
+    stream: Meter<S>,
     connection: &Rc<Connection>,
 ) -> CloseCause {
-    let requests = service_fn(|request| exchange::answer(Rc::clone(service), Rc::clone(connection), request));
-    let stream = TokioIo::new(Meter::new(stream, fd, Rc::clone(connection)));
-    let mut serving = pin!(server.serve_connection(stream, requests));
+    let stream = TokioIo::new(stream);
+    // A WebSocket whose client is about to be told of it.
+    let tunnel: Rc<RefCell<Option<Tunnel>>> = Rc::default();
+    let requests = service_fn(|request| {
+        exchange::answer(Rc::clone(service), Rc::clone(connection), request, Rc::clone(&tunnel))
+    });
+    if is_http2 {
+        let mut serving = service.http2.serve_connection(stream, requests);
+        return run(service, connection, &mut serving, |serving| serving.graceful_shutdown())
+            .await
+            .unwrap_or(CloseCause::ClientLeft);
+    }
+    let mut serving = service.http1.serve_connection(stream, requests);
+    let ended = run(service, connection, &mut serving, |serving| serving.graceful_shutdown()).await;
+    let tunnel = tunnel.take();
+    match (ended, tunnel) {
+        (Some(ended), _) => ended,
+        (None, None) => CloseCause::ClientLeft,
+        (None, Some(tunnel)) => {
+            let parts = serving.into_parts();
+            tunnel.run(parts.io.into_inner(), parts.read_buf).await
+        }
+    }
+}
+
+/// Runs a connection of either version, which `drain` has accept no more requests. Says why it has ended; `None` if its client was
+/// served to its end.
+async fn run<C: Future<Output = hyper::Result<()>> + Unpin>(
+    service: &HttpService,
+    connection: &Connection,
+    serving: &mut C,
+    drain: impl Fn(Pin<&mut C>),
+) -> Option<CloseCause> {
     let mut drains = false;
     poll_fn(|cx| {
         let (ended, must_drain) = connection.poll_state(cx);
-        if let Some(ended) = ended {
+        if ended.is_some() {
             return Poll::Ready(ended);
         }
         if must_drain && !std::mem::replace(&mut drains, true) {
-            serving.as_mut().graceful_shutdown();
+            drain(Pin::new(serving));
         }
-        match serving.as_mut().poll(cx) {
+        match Pin::new(&mut *serving).poll(cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(())) => Poll::Ready(CloseCause::ClientLeft),
-            Poll::Ready(Err(error)) => Poll::Ready(service.ended_by(connection, &*error)),
+            Poll::Ready(Ok(())) => Poll::Ready(None),
+            Poll::Ready(Err(error)) => Poll::Ready(Some(service.ended_by(connection, &error))),
         }
     })
     .await
@@ -216,8 +261,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 
 impl HttpService {
     /// Why a connection has ended with this error. What is no HTTP is counted as malformed.
-    fn ended_by(&self, connection: &Connection, error: &(dyn Error + 'static)) -> CloseCause {
-        let Some(error) = error.downcast_ref::<hyper::Error>() else { return CloseCause::ClientLeft };
+    fn ended_by(&self, connection: &Connection, error: &hyper::Error) -> CloseCause {
         let has_left = || {
             let cause = error.source();
             cause.is_some_and(|cause| cause.is::<io::Error>()) || error.is_closed() || error.is_canceled()

@@ -7,12 +7,12 @@
 //! **Hop by hop.** Fields that concern one connection (RFC 9110, 7.6.1) end here, as does whatever `Connection` names, but for
 //! those that frame or route a message. `Trailer` and `TE: trailers` are passed on, since trailers are.
 //!
-//! **Offers.** A server passes over an `Upgrade` that it does not want (RFC 9110, 7.8), and gate wants none. Only an offer that a
-//! client's next bytes depend on is refused: a WebSocket's.
+//! **Offers.** A server passes over an `Upgrade` that it does not want (RFC 9110, 7.8). gate wants none but a WebSocket's, and that
+//! only where it is configured; elsewhere it is refused, since a client's next bytes depend on it. Both sides' fields are written anew.
 
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHORIZATION, SEC_WEBSOCKET_ACCEPT, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{request, response};
@@ -25,12 +25,15 @@ pub(super) enum HeadFault {
     Malformed,
     /// The request wants what gate does not do: a tunnel, another protocol, another transfer coding.
     Unsupported,
+    /// The request wants to go on as a WebSocket, which it may not here.
+    WebSocket,
     /// The request expects something else than `100-continue`.
     Expectation,
 }
 
 /// Checks a request, and removes what is not passed on. Afterwards it has a host, which is `store` where an old client names
-/// none, and the path of an origin. `Connection` removes no field for which `keeps` is true.
+/// none, and the path of an origin. `Connection` removes no field for which `keeps` is true. True if its client wants to go on as a
+/// WebSocket, which it may where `websockets` is true.
 ///
 /// # Errors
 ///
@@ -39,7 +42,8 @@ pub(super) fn prepare_request(
     parts: &mut request::Parts,
     store: impl Fn() -> String,
     keeps: impl Fn(&HeaderName) -> bool,
-) -> Result<(), HeadFault> {
+    websockets: bool,
+) -> Result<bool, HeadFault> {
     if parts.method == Method::CONNECT {
         return Err(HeadFault::Unsupported);
     }
@@ -52,8 +56,14 @@ pub(super) fn prepare_request(
         return Err(HeadFault::Malformed);
     }
     unite_lengths(headers).map_err(|Garbled| HeadFault::Malformed)?;
-    if wants_websocket(headers) {
+    // What HTTP/1.0 offers is passed over (RFC 9110, 7.8).
+    let is_websocket = parts.version == Version::HTTP_11 && wants_websocket(headers);
+    let has_body = is_chunked || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+    if is_websocket && (parts.method != Method::GET || has_body) {
         return Err(HeadFault::Unsupported);
+    }
+    if is_websocket && !websockets {
+        return Err(HeadFault::WebSocket);
     }
     if headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return Err(HeadFault::Expectation);
@@ -69,8 +79,37 @@ pub(super) fn prepare_request(
     if takes_trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
+    if is_websocket {
+        offer_websocket(headers);
+    }
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     parts.uri = Uri::from(path);
+    parts.version = Version::HTTP_11;
+    parts.extensions.clear();
+    Ok(is_websocket)
+}
+
+/// Takes back the offer of a request that has been prepared to go on as a WebSocket.
+pub(super) fn withdraw_offer(headers: &mut HeaderMap) {
+    headers.remove(CONNECTION);
+    headers.remove(UPGRADE);
+}
+
+/// Checks an answer of the store with status 101 to such an offer, and removes what is not passed on.
+///
+/// # Errors
+///
+/// If the store does not say that it goes on as a WebSocket.
+pub(super) fn prepare_switch(parts: &mut response::Parts) -> Result<(), Garbled> {
+    let headers = &mut parts.headers;
+    let has_one = headers.get_all(SEC_WEBSOCKET_ACCEPT).iter().count() == 1;
+    let is_only = tokens(headers, &UPGRADE).all(|item| item.eq_ignore_ascii_case(b"websocket"));
+    if !wants_websocket(headers) || !is_only || !has_one {
+        return Err(Garbled);
+    }
+    remove_hop_by_hop(headers, |_| false);
+    headers.remove(CONTENT_LENGTH);
+    offer_websocket(headers);
     parts.version = Version::HTTP_11;
     parts.extensions.clear();
     Ok(())
@@ -170,7 +209,12 @@ fn join_cookies(headers: &mut HeaderMap) -> Result<(), HeadFault> {
     Ok(())
 }
 
-/// True if the client goes on as a WebSocket. Other offers are passed over, and one that `Connection` does not name is none.
+fn offer_websocket(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+}
+
+/// True if the sender goes on as a WebSocket. Other offers are passed over, and one that `Connection` does not name is none.
 fn wants_websocket(headers: &HeaderMap) -> bool {
     let has = |name, wanted: &[u8]| tokens(headers, name).any(|item| item.eq_ignore_ascii_case(wanted));
     has(&UPGRADE, b"websocket") && has(&CONNECTION, b"upgrade")
@@ -244,164 +288,4 @@ const FRAMING: [HeaderName; 4] = [CONTENT_LENGTH, TRANSFER_ENCODING, HOST, EXPEC
 const REQUEST_LINE: usize = 14;
 
 #[cfg(test)]
-mod tests {
-    use hyper::{Request, Response};
-
-    use super::*;
-
-    fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> request::Parts {
-        let mut request = Request::builder().method(method).uri(uri);
-        for (name, value) in fields {
-            request = request.header(*name, *value);
-        }
-        request.body(()).unwrap().into_parts().0
-    }
-
-    fn prepare(parts: &mut request::Parts) -> Result<(), HeadFault> {
-        prepare_request(parts, || "store:1".to_owned(), |name| name == "kept")
-    }
-
-    fn shown(headers: &HeaderMap) -> String {
-        let fields = headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()));
-        fields.collect::<Vec<_>>().join("; ")
-    }
-
-    #[test]
-    fn fields_of_one_connection_end_here() {
-        for (fields, passed) in [
-            (&[("host", "a"), ("x", "1")][..], "host: a; x: 1"),
-            (&[("host", "a"), ("connection", "close, x"), ("x", "1"), ("y", "2")], "host: a; y: 2"),
-            (&[("host", "a"), ("connection", "x, kept"), ("x", "1"), ("kept", "2")], "host: a; kept: 2"),
-            (
-                &[("host", "a"), ("connection", "host, content-length"), ("content-length", "3")],
-                "host: a; content-length: 3",
-            ),
-            (&[("host", "a"), ("keep-alive", "5"), ("proxy-connection", "x")], "host: a"),
-            (
-                &[("host", "a"), ("te", "gzip, trailers"), ("trailer", "x")],
-                "host: a; trailer: x; te: trailers",
-            ),
-            (&[("host", "a"), ("transfer-encoding", "Chunked")], "host: a"),
-            (
-                &[
-                    ("host", "a"),
-                    ("upgrade", "h2c"),
-                    ("connection", "upgrade, http2-settings"),
-                    ("http2-settings", "x"),
-                ],
-                "host: a",
-            ),
-            (&[("host", "a"), ("expect", "100-Continue"), ("proxy-authorization", "x")], "host: a"),
-            (&[("host", "a"), ("upgrade", "TLS/1.2"), ("connection", "upgrade")], "host: a"),
-            (&[("host", "a"), ("upgrade", "foo/2"), ("connection", "upgrade")], "host: a"),
-            (&[("host", "a"), ("upgrade", "websocket")], "host: a"),
-            (
-                &[("host", "a"), ("cookie", "a=1"), ("cookie", "b=2; c=3"), ("cookie", "d=4")],
-                "host: a; cookie: a=1; b=2; c=3; d=4",
-            ),
-            (
-                &[("host", "a"), ("content-length", "5"), ("content-length", "05")],
-                "host: a; content-length: 5",
-            ),
-            (&[("host", "a"), ("content-length", "05")], "host: a; content-length: 5"),
-        ] {
-            let mut parts = request("POST", "/", fields);
-            assert_eq!(prepare(&mut parts), Ok(()), "{fields:?}");
-            assert_eq!(shown(&parts.headers), passed);
-        }
-    }
-
-    #[test]
-    fn requests_of_two_meanings_and_tunnels_are_refused() {
-        for (method, uri, fields, fault) in [
-            ("CONNECT", "a:1", &[("host", "a")][..], HeadFault::Unsupported),
-            (
-                "GET",
-                "/",
-                &[("host", "a"), ("connection", "Upgrade"), ("upgrade", "WebSocket")],
-                HeadFault::Unsupported,
-            ),
-            (
-                "GET",
-                "/",
-                &[("host", "a"), ("connection", "x, upgrade"), ("upgrade", "h2c, websocket")],
-                HeadFault::Unsupported,
-            ),
-            (
-                "GET",
-                "/",
-                &[("host", "a"), ("content-length", "5"), ("content-length", "6")],
-                HeadFault::Malformed,
-            ),
-            ("GET", "/", &[("host", "a"), ("transfer-encoding", "gzip, chunked")], HeadFault::Unsupported),
-            ("GET", "/", &[("host", "a"), ("transfer-encoding", "chunked, chunked")], HeadFault::Unsupported),
-            (
-                "GET",
-                "/",
-                &[("host", "a"), ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
-                HeadFault::Unsupported,
-            ),
-            (
-                "GET",
-                "/",
-                &[("host", "a"), ("transfer-encoding", "chunked"), ("content-length", "3")],
-                HeadFault::Malformed,
-            ),
-            ("GET", "/", &[("host", "a"), ("expect", "more")], HeadFault::Expectation),
-            ("GET", "/", &[], HeadFault::Malformed),
-            ("GET", "a:1", &[("host", "a")], HeadFault::Malformed),
-            ("GET", "*", &[("host", "a")], HeadFault::Malformed),
-            ("GET", "/", &[("host", "a"), ("host", "b")], HeadFault::Malformed),
-            ("GET", "/", &[("host", "a, b")], HeadFault::Malformed),
-            ("GET", "/", &[("host", "u@a")], HeadFault::Malformed),
-            ("GET", "/", &[("host", "a/b")], HeadFault::Malformed),
-        ] {
-            let mut parts = request(method, uri, fields);
-            assert_eq!(prepare(&mut parts), Err(fault), "{method} {fields:?}");
-        }
-    }
-
-    #[test]
-    fn the_target_counts_before_the_host() {
-        let mut parts = request("GET", "http://b:81/x?y", &[("host", "a")]);
-        assert_eq!(prepare(&mut parts), Ok(()));
-        assert_eq!((shown(&parts.headers).as_str(), parts.uri.to_string().as_str()), ("host: b:81", "/x?y"));
-        let mut parts = request("GET", "http://b/x", &[("host", "a")]);
-        parts.version = Version::HTTP_2;
-        assert_eq!(prepare(&mut parts), Err(HeadFault::Malformed));
-        let mut parts = request("GET", "/x", &[]);
-        parts.version = Version::HTTP_10;
-        assert_eq!(prepare(&mut parts), Ok(()));
-        assert_eq!(shown(&parts.headers), "host: store:1");
-    }
-
-    #[test]
-    fn answers_of_two_lengths_are_garbled() {
-        let answer = |status: u16, fields: &[(&str, &str)]| {
-            let mut answer = Response::builder().status(status);
-            for (name, value) in fields {
-                answer = answer.header(*name, *value);
-            }
-            let mut parts = answer.body(()).unwrap().into_parts().0;
-            prepare_answer(&mut parts, None).map(|()| shown(&parts.headers))
-        };
-        let passed = |text: &str| Ok(text.to_owned());
-        for (status, fields, expected) in [
-            (200, &[("content-length", "3")][..], passed("content-length: 3")),
-            (200, &[("transfer-encoding", "chunked")], passed("")),
-            (200, &[("transfer-encoding", "chunked"), ("content-length", "3")], Err(Garbled)),
-            (200, &[("content-length", "3"), ("transfer-encoding", "chunked")], Err(Garbled)),
-            (200, &[("transfer-encoding", "gzip")], Err(Garbled)),
-            (200, &[("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")], Err(Garbled)),
-            (200, &[("content-length", "3"), ("content-length", "3")], passed("content-length: 3")),
-            (200, &[("content-length", "3, 3")], passed("content-length: 3")),
-            (200, &[("content-length", "+3")], Err(Garbled)),
-            (200, &[("connection", "x, close"), ("x", "1"), ("y", "2")], passed("y: 2")),
-            (204, &[("content-length", "0")], passed("")),
-            (304, &[("content-length", "7")], passed("content-length: 7")),
-            (101, &[], Err(Garbled)),
-        ] {
-            assert_eq!(answer(status, fields), expected, "{status} {fields:?}");
-        }
-    }
-}
+mod tests;

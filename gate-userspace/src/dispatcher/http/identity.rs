@@ -100,6 +100,18 @@ impl HttpService {
         Ok(Some((named.unwrap_or(TenantId::UNKNOWN), value.as_bytes())))
     }
 
+    /// The fields that say where a request comes from, and whose it is.
+    pub(super) fn naming_fields(&self, headers: &HeaderMap) -> HeaderMap {
+        let names = [Some(FORWARDED_FOR), self.claims.tenant().cloned()].into_iter().flatten();
+        let mut fields = HeaderMap::new();
+        for name in names {
+            for value in headers.get_all(&name) {
+                fields.append(&name, value.clone());
+            }
+        }
+        fields
+    }
+
     /// True if the word of this address counts.
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
         self.http().trusted.iter().any(|prefix| prefix.contains(&address))

@@ -13,6 +13,7 @@
 //! - [`cached`]: the cache, where there is one. [`forward`]: from there to the head of the store's answer.
 //! - [`processed`]: originals that are downloaded and processed, each once. [`blobs`]: where the processor fetches them.
 //!   [`upstreams`]: connections to origins and to the processor.
+//! - [`websocket`]: requests to go on as a WebSocket, and what passes then. [`websocket_state`]: what ends one.
 //! - [`explain`]: what the next request would get. [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
@@ -50,3 +51,5 @@ mod under_way;
 mod unread;
 pub(super) mod upkeep;
 mod upstreams;
+mod websocket;
+mod websocket_state;

@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use hyper::header::HeaderName;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
-use hyper_util::server::conn::auto;
 use tokio::sync::oneshot;
 
 use super::call::{Call, QueuedCall};
@@ -15,6 +15,7 @@ use super::connection::Connection;
 use super::head::BUFFER;
 use super::store::Store;
 use super::upstreams::Upstreams;
+use super::websocket_state::WebSocketState;
 use crate::cache::Cache;
 use crate::config::Http;
 use crate::dispatcher::admission::Admission;
@@ -76,7 +77,10 @@ pub(crate) struct HttpService {
     pub(super) connections: RefCell<Vec<Weak<Connection>>>,
     /// Requests that have been charged and not been answered.
     pub(super) calls: RefCell<Vec<Weak<Call>>>,
-    pub(super) server: auto::Builder<LocalExecutor>,
+    /// The WebSockets of its clients.
+    pub(super) websockets: RefCell<Vec<Weak<WebSocketState>>>,
+    pub(super) http1: http1::Builder,
+    pub(super) http2: http2::Builder<LocalExecutor>,
     /// True in the thread that acts for all.
     pub(super) is_first: bool,
 }
@@ -149,7 +153,9 @@ impl HttpService {
             turns: turns.clone(),
             connections: RefCell::default(),
             calls: RefCell::default(),
-            server: server(),
+            websockets: RefCell::default(),
+            http1: http1_server(),
+            http2: http2_server(),
             is_first: number == 0,
             settings,
         })
@@ -181,14 +187,18 @@ impl HttpService {
     }
 }
 
-/// A server for either version, with bounds on what one connection may have gate hold.
-fn server() -> auto::Builder<LocalExecutor> {
-    let mut server = auto::Builder::new(LocalExecutor);
-    // Timeouts are of [`Connection`].
+/// A server for HTTP/1, with bounds on what one connection may have gate hold. Timeouts are of [`Connection`].
+fn http1_server() -> http1::Builder {
+    let mut server = http1::Builder::new();
     // A client may end its side behind its last request.
-    server.http1().timer(TokioTimer::new()).max_buf_size(BUFFER).header_read_timeout(None).half_close(true);
+    server.timer(TokioTimer::new()).max_buf_size(BUFFER).header_read_timeout(None).half_close(true);
     server
-        .http2()
+}
+
+/// A server for HTTP/2, with such bounds.
+fn http2_server() -> http2::Builder<LocalExecutor> {
+    let mut server = http2::Builder::new(LocalExecutor);
+    server
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(WINDOW)

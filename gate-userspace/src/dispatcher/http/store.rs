@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
+use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 use hyper::body::{Body, Bytes};
-use hyper::client::conn::http1::{self, SendRequest};
+use hyper::client::conn::http1::{self, Parts, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::head::BUFFER;
@@ -55,7 +57,41 @@ pub(super) struct StoreConnection {
     idle_since: Nanos,
     /// True if it has carried a request before.
     pub(super) is_reused: bool,
+    /// Its stream, when the store goes on with another protocol; `None` unless that is asked for.
+    pub(super) switched: Option<oneshot::Receiver<SwitchedStream>>,
 }
+
+/// A stream of any kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+/// The stream of a connection of the store on which HTTP has ended.
+pub(super) struct SwitchedStream {
+    pub(super) stream: Box<dyn Stream>,
+    /// The part of what follows that has been read already.
+    pub(super) early: Bytes,
+    pub(super) connected: Connected,
+}
+
+impl fmt::Debug for SwitchedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwitchedStream").field("early", &self.early.len()).finish_non_exhaustive()
+    }
+}
+
+/// A connection that the store has, as long as this is there.
+#[derive(Debug)]
+pub(super) struct Connected(Arc<StoreState>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.disconnected();
+    }
+}
+
+/// The receiver of the stream of a connection on which HTTP has ended.
+type Switch = Option<oneshot::Sender<SwitchedStream>>;
 
 /// A request that is with the store, as long as this is there.
 #[derive(Debug)]
@@ -121,14 +157,25 @@ impl Store {
     ///
     /// If the store cannot be connected to in time. It is down then.
     pub(super) async fn new_connection(&self) -> Result<StoreConnection, StoreError> {
-        self.connect().await.inspect_err(|error| self.failed(error))
+        self.connect(false).await.inspect_err(|error| self.failed(error))
     }
 
-    async fn connect(&self) -> Result<StoreConnection, StoreError> {
+    /// A new connection on which the store may go on with another protocol.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be connected to in time. It is down then.
+    pub(super) async fn connection_to_switch(&self) -> Result<StoreConnection, StoreError> {
+        self.connect(true).await.inspect_err(|error| self.failed(error))
+    }
+
+    async fn connect(&self, switches: bool) -> Result<StoreConnection, StoreError> {
+        let (switch, switched) = switches.then(oneshot::channel).unzip();
+        let mut switch = switch;
         let connecting = async {
             let mut last = StoreError::Unresolved;
             for address in self.settings.store.addresses().await {
-                match self.connect_to(address).await {
+                match self.connect_to(address, &mut switch).await {
                     Ok(sender) => return Ok((sender, address)),
                     Err(error) => last = error,
                 }
@@ -137,24 +184,29 @@ impl Store {
         };
         let patience = self.settings.store_timeout().into();
         let (sender, address) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
-        Ok(StoreConnection { sender, address, idle_since: clock::monotonic(), is_reused: false })
+        Ok(StoreConnection { sender, address, idle_since: clock::monotonic(), is_reused: false, switched })
     }
 
     /// Connects to this address, and speaks TLS to it where that is configured.
-    async fn connect_to(&self, address: SocketAddr) -> Result<SendRequest<RequestBody>, StoreError> {
+    async fn connect_to(
+        &self,
+        address: SocketAddr,
+        switch: &mut Switch,
+    ) -> Result<SendRequest<RequestBody>, StoreError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
-            return self.begin(stream).await;
+            return self.begin(stream, switch).await;
         };
         let stream = tls.connect(stream).await.map_err(StoreError::Tls)?;
         // An answer may be as long as its connection.
-        self.begin(stream.with_end()).await
+        self.begin(stream.with_end(), switch).await
     }
 
     async fn begin<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         &self,
         stream: S,
+        switch: &mut Switch,
     ) -> Result<SendRequest<RequestBody>, StoreError> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
@@ -167,10 +219,18 @@ impl Store {
         if let Some(line) = state.connected(now) {
             line.write(&self.settings.name, &self.settings.backend.address, &"");
         }
+        let connected = Connected(state);
+        let switch = switch.take();
         tokio::task::spawn_local(async move {
+            let mut connection = connection;
             // Its requests learn of its errors.
-            let _ = connection.await;
-            state.disconnected();
+            let ended = (&mut connection).await;
+            if let (Some(switch), Ok(())) = (switch, ended) {
+                let Parts { io, read_buf, .. } = connection.into_parts();
+                let stream = Box::new(io.into_inner());
+                // Nobody wants it unless the store goes on with another protocol.
+                let _ = switch.send(SwitchedStream { stream, early: read_buf, connected });
+            }
         });
         Ok(sender)
     }
@@ -179,7 +239,8 @@ impl Store {
     pub(super) fn keep(&self, connection: StoreConnection) {
         let idle = &mut *self.idle.borrow_mut();
         if idle.len() < MOST_KEPT && !connection.sender.is_closed() {
-            idle.push(StoreConnection { idle_since: clock::monotonic(), is_reused: true, ..connection });
+            let idle_since = clock::monotonic();
+            idle.push(StoreConnection { idle_since, is_reused: true, switched: None, ..connection });
         }
     }
 

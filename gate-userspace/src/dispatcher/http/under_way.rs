@@ -21,12 +21,11 @@ use crate::protocol::Refusal;
 pub(super) struct UnderWay {
     pub(super) service: Rc<HttpService>,
     pub(super) call: Rc<Call>,
-    _attending: Attending,
+    attending: Attending,
     outstanding: Option<Outstanding>,
 }
 
 /// The holdings of a request while it is not answered.
-#[expect(dead_code, reason = "held until it is dropped")]
 #[derive(Debug)]
 pub(super) struct Attending {
     /// Its part of what its tenant may have unanswered.
@@ -37,7 +36,7 @@ pub(super) struct Attending {
 impl UnderWay {
     pub(super) fn new(service: Rc<HttpService>, call: Rc<Call>, attending: Attending) -> Self {
         service.calls.borrow_mut().push(Rc::downgrade(&call));
-        Self { service, call, _attending: attending, outstanding: None }
+        Self { service, call, attending, outstanding: None }
     }
 
     /// Takes a permit, or waits for one.
@@ -107,6 +106,15 @@ impl UnderWay {
         }
         drop(call_charged);
         self.release();
+    }
+
+    /// The store has answered it, and goes on with another protocol: it keeps its connection of the store, and so much memory.
+    pub(super) fn switch(&mut self, received: usize, memory: usize) {
+        self.complete(received);
+        self.call.waits_for(WaitsFor::Gate, clock::monotonic());
+        self.outstanding = None;
+        self.attending.request = None;
+        self.attending.memory.note(memory);
     }
 
     /// Gives back the permit.

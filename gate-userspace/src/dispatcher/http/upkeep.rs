@@ -11,6 +11,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::connection::Connection;
 use super::service::HttpService;
+use super::websocket_state::WebSocketState;
 use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::memory_budget::MemoryLimits;
@@ -69,6 +70,9 @@ async fn work(service: Rc<HttpService>) {
         if count.is_multiple_of(TICK) {
             service.tick(now);
         }
+        if count.is_multiple_of(LOOK_AT_TENANTS) {
+            service.websockets().for_each(|websocket| websocket.look_at_tenant());
+        }
         if count.is_multiple_of(RELEASE) {
             service.store.release(now);
             service.upstreams.release(now);
@@ -111,6 +115,8 @@ impl HttpService {
         self.memory.set_limits(MemoryLimits::of(&limits, self.tenants.borrow().are_several()));
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         self.connections().for_each(|connection| connection.check_timeout(&limits, now));
+        self.websockets.borrow_mut().retain(|websocket| websocket.strong_count() > 0);
+        self.websockets().for_each(|websocket| websocket.check_timeout(&limits, now));
     }
 
     /// Ends idle connections if all clients hold more memory than they may, or those of a tenant more than its share: those of
@@ -165,6 +171,11 @@ impl HttpService {
         }
     }
 
+    fn websockets(&self) -> impl Iterator<Item = Rc<WebSocketState>> {
+        let websockets: Vec<_> = self.websockets.borrow().iter().filter_map(Weak::upgrade).collect();
+        websockets.into_iter()
+    }
+
     fn connections(&self) -> impl Iterator<Item = Rc<Connection>> {
         let connections: Vec<_> = self.connections.borrow().iter().filter_map(Weak::upgrade).collect();
         connections.into_iter()
@@ -190,5 +201,7 @@ fn close_for<'c>(bytes: usize, connections: impl Iterator<Item = &'c Rc<Connecti
 const OFTEN: Duration = Duration::from_millis(10);
 /// Of [`OFTEN`]: the policies' tick.
 const TICK: u32 = 10;
+/// Of [`OFTEN`]: how often it is checked that the tenants of WebSockets are still there.
+const LOOK_AT_TENANTS: u32 = 50;
 /// Of [`OFTEN`]: how often idle store connections are looked at.
 const RELEASE: u32 = 200;

@@ -48,6 +48,12 @@ pub enum Event {
     TlsFailed,
     /// A TLS handshake was held for 10 ms or more, since those of its tenant, or all, had taken their part of the thread.
     HandshakePaused,
+    /// A client and the store went on as a WebSocket.
+    WebSocket,
+    /// A WebSocket ended.
+    WebSocketEnded,
+    /// A WebSocket was closed because its tenant stayed far above its quota.
+    WebSocketOverQuota,
     /// A read of a hot key was answered from the cache.
     CacheHit,
     /// A read of a hot key was answered by another client's read.
@@ -60,7 +66,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 29] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -83,6 +89,9 @@ impl Event {
         Self::Tls,
         Self::TlsFailed,
         Self::HandshakePaused,
+        Self::WebSocket,
+        Self::WebSocketEnded,
+        Self::WebSocketOverQuota,
         Self::CacheHit,
         Self::Coalesced,
         Self::Flight,
@@ -115,6 +124,9 @@ impl Event {
             Self::Tls => "tls",
             Self::TlsFailed => "tls-failed",
             Self::HandshakePaused => "handshakes-paused",
+            Self::WebSocket => "websockets",
+            Self::WebSocketEnded => "websockets-ended",
+            Self::WebSocketOverQuota => "websockets-over-quota",
             Self::CacheHit => "cache-hits",
             Self::Coalesced => "coalesced",
             Self::Flight => "flights",

@@ -10,7 +10,7 @@ use super::cache::{Directory, FRESH, Origin, wait_open};
 use super::{OPEN, client_from};
 
 /// The lines of a file, once there are so many.
-fn lines(path: &std::path::Path, count: usize) -> Result<Vec<Value>> {
+pub(super) fn lines(path: &std::path::Path, count: usize) -> Result<Vec<Value>> {
     let mut found = Vec::new();
     wait_until("the lines are not there", || {
         let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -41,7 +41,7 @@ const SERVICE: &str = "max_request = \"1KiB\"\ntrusted = [\"127.0.0.9\"]\ntenant
                        price = { learn = \"off\" }";
 
 /// The output of `gate explain`, or its error's text.
-fn explain(gate: &Listening, client: [&str; 2], words: &[&str]) -> Result<Result<Value, String>> {
+pub(super) fn explain(gate: &Listening, client: [&str; 2], words: &[&str]) -> Result<Result<Value, String>> {
     let (_, socket) = gate.files()?;
     let mut command = Command::new(paths::gate());
     command.args(["explain", "--service", "store", "--json", "--socket"]).arg(socket);

@@ -28,6 +28,23 @@ impl Ledger {
         }
     }
 
+    /// The time until bytes of a stream may pass: zero unless the tenant's requests are refused, by what was decided ahead for it or
+    /// for the `rung` of its service and tier, or it or one charged with it owes more than its burst.
+    pub(crate) fn wait_for_stream(&mut self, (tenant, member): Account<'_>, rung: u32, now: Nanos) -> Nanos {
+        let now = self.at(now);
+        let state = *self.state(tenant);
+        if let Err(refusal) = self.pushed(&state, rung, now) {
+            return refusal.retry_after.max(Nanos::from_millis(10));
+        }
+        let [first, second] = state.parents.map(TenantId);
+        let waits = [(tenant, member), (first, None), (second, None)].map(|charged| {
+            let Some(limits) = self.quota(charged.0) else { return Nanos::ZERO };
+            let tat = self.quota_word(charged).load(Ordering::Relaxed);
+            Nanos(tat.saturating_sub(now.0).saturating_sub(limits.burst_ns))
+        });
+        waits.into_iter().max().unwrap_or_default()
+    }
+
     /// The time until a tenant, and those charged with it, may owe a price more: zero unless a debt is near `max_debt`.
     pub(crate) fn wait_for_debt(
         &mut self,
