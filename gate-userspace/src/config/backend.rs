@@ -121,7 +121,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -153,6 +153,7 @@ const KEYS: [&str; 36] = [
     "overload_status",
     "rate_limit_fields",
     "websocket",
+    "backend_http",
     "access_log",
     "access_log_sample",
     "rows",

@@ -24,6 +24,8 @@ pub struct Http {
     pub overload_status: u16,
     /// True if answers say what is left of the quota.
     pub rate_limit_fields: bool,
+    /// True if the store is spoken to by HTTP/2, false if by HTTP/1.1.
+    pub is_http2_to_store: bool,
     /// True if clients may go on as WebSockets.
     pub websocket: bool,
     /// The log of its requests; `None` if there is none.
@@ -44,12 +46,13 @@ pub struct AccessLog {
 }
 
 /// The keys that mean something only over HTTP.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 9] = [
     "tenant_header",
     "tier_header",
     "overload_status",
     "rate_limit_fields",
     "websocket",
+    "backend_http",
     "rows",
     "access_log",
     "access_log_sample",
@@ -101,6 +104,11 @@ pub(super) fn read<'d>(
     let overload_status = s.get("overload_status", overload_status).unwrap_or(503);
     let rate_limit_fields = s.get("rate_limit_fields", one_of(&SWITCH)).unwrap_or(false);
     let websocket = s.get("websocket", one_of(&SWITCH)).unwrap_or(false);
+    let is_http2_to_store = s.get("backend_http", one_of(&VERSIONS)).unwrap_or(false);
+    if is_http2_to_store && websocket {
+        let message = "goes by HTTP/1.1, which backend_http = \"h2\" does not speak; leave out one of them";
+        s.fault("websocket", message.to_owned());
+    }
     let access_log = access_log(s);
     let mut section = s.section("rows");
     let rows = names.iter().map(|name| section.get(name, number(1, 1_000_000)).unwrap_or(1) as u32).collect();
@@ -111,6 +119,7 @@ pub(super) fn read<'d>(
         tier_header,
         overload_status,
         rate_limit_fields,
+        is_http2_to_store,
         websocket,
         access_log,
         routes,
@@ -179,6 +188,8 @@ fn overload_status(text: &str) -> Result<u16, Wrong> {
     status.ok_or_else(|| "must be \"429\", \"503\" or \"529\"".to_owned())
 }
 
+/// The versions that a store may be spoken to by; true for HTTP/2.
+const VERSIONS: [(&str, bool); 2] = [("1.1", false), ("h2", true)];
 const STATUSES: [u16; 3] = [429, 503, 529];
 /// Fields that frame or route a message, or say where it comes from.
 const TAKEN: [&str; 13] = [

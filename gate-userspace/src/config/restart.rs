@@ -113,6 +113,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("overload_status", of_http(|old, new| old.overload_status != new.overload_status)),
         ("rate_limit_fields", of_http(|old, new| old.rate_limit_fields != new.rate_limit_fields)),
         ("websocket", of_http(|old, new| old.websocket != new.websocket)),
+        ("backend_http", of_http(|old, new| old.is_http2_to_store != new.is_http2_to_store)),
         ("access_log", of_http(|old, new| old.access_log != new.access_log)),
         ("cache", *cache != other.cache),
         ("process", processing(process) != processing(&other.process)),

@@ -18,6 +18,7 @@ mod cache_faults;
 mod cache_sharing;
 mod dedup;
 mod explain;
+mod grpc;
 mod handshakes;
 mod hostile;
 mod images;

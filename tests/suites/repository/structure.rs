@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 171] = [
+const ORDER: [&str; 172] = [
     "worker.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
@@ -79,6 +79,7 @@ const ORDER: [&str; 171] = [
     "http/websocket_state.rs",
     "http/upstreams.rs",
     "http/store.rs",
+    "http/sender.rs",
     "http/meter.rs",
     "http/connection.rs",
     "http/unread.rs",

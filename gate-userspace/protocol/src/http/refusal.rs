@@ -42,6 +42,21 @@ pub const fn status(refusal: Refusal, overload: u16) -> u16 {
     }
 }
 
+/// The status of a refusal to a client of gRPC: `RESOURCE_EXHAUSTED` (8) for the tenant's excess and what is too long,
+/// `UNAVAILABLE` (14) for the store's, else as gRPC names the status over HTTP.
+#[must_use]
+pub const fn grpc_status(refusal: Refusal, status: u16) -> u8 {
+    match (refusal.blame(), status) {
+        (Blame::Throttled, _) | (Blame::Denied, 413 | 429) => 8,
+        (Blame::Overloaded | Blame::Unavailable | Blame::Uncertain, _) => 14,
+        (Blame::Denied, 401) => 16,
+        (Blame::Denied, 403) => 7,
+        (Blame::Denied, 408) => 4,
+        (Blame::Denied, 417) => 12,
+        (Blame::Denied, _) => 13,
+    }
+}
+
 /// When the request is worth another try; `None` where that helps nothing, or could do it twice.
 #[must_use]
 pub fn retry_after(refusal: Refusal) -> Option<RetryAfter> {
@@ -120,6 +135,25 @@ mod tests {
             assert_eq!((status(refusal, 503), retry_after(refusal)), (expected, None), "{}", rule.word());
         }
         assert_eq!((status(Refusal::uncertain(), 503), retry_after(Refusal::uncertain())), (502, None));
+    }
+
+    #[test]
+    fn clients_of_grpc_are_told_tenant_and_store_apart() {
+        for reason in Reason::ALL {
+            let refusal = Refusal::of(reason);
+            let expected = match status(refusal, 529) {
+                429 | 413 => 8,
+                529 => 14,
+                400 => 13,
+                _ => 7,
+            };
+            // The status of the store's own excess says nothing of whose it is.
+            assert_eq!(grpc_status(refusal, status(refusal, 529)), expected, "{}", reason.name());
+            assert_eq!(grpc_status(refusal, status(refusal, 429)), expected, "{}", reason.name());
+        }
+        assert_eq!(grpc_status(Refusal::uncertain(), 504), 14);
+        let unnamed = Refusal::by(Reason::UnknownSource, Rule::TenantHeader);
+        assert_eq!(grpc_status(unnamed, 401), 16);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct Offer {
     pub(super) class: RequestClass,
     /// True if its client wants to go on as a WebSocket.
     pub(super) is_websocket: bool,
+    /// True if its messages are those of gRPC, to a store that can take them.
+    is_grpc: bool,
     demand: Demand,
     length: Option<u64>,
 }
@@ -62,7 +64,8 @@ impl HttpService {
         let is_websocket = self.prepare(parts).map_err(|fault| self.head_fault(&origin, fault))?;
         let (class, demand) = self.demand(origin.tenant, parts, length);
         self.write_origin(client, &origin, &mut parts.headers);
-        Ok(Offer { origin, class, is_websocket, demand, length })
+        let is_grpc = self.http().is_http2_to_store && head::is_grpc(&parts.headers);
+        Ok(Offer { origin, class, is_websocket, is_grpc, demand, length })
     }
 
     /// Checks a request's head, and removes what is not passed on; true if its client wants to go on as a WebSocket.
@@ -112,6 +115,7 @@ impl HttpService {
         let slots = StoreSlots::new(&self.store_slots, self.limits.get().max_dedicated);
         let store = (Rc::clone(&self.store), slots);
         let call = Call::new((payer, charged), features, Rc::clone(client), store);
+        call.is_of_messages.set(offer.is_grpc);
         Ok(UnderWay::new(Rc::clone(self), Rc::new(call), attending))
     }
 

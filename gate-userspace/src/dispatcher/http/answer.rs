@@ -6,6 +6,7 @@ use hyper::header::{
     CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Response, StatusCode, Version};
+use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
@@ -54,12 +55,15 @@ impl From<Refusal> for Refused {
 
 impl HttpService {
     /// The answer to a request that is refused.
-    pub(super) fn refusal(&self, refused: Refused, version: Version) -> Response<ReplyBody> {
+    pub(super) fn refusal(&self, refused: Refused, version: Version, is_grpc: bool) -> Response<ReplyBody> {
         let Refused { refusal, status, closes } = refused;
         let status = status.unwrap_or_else(|| {
             let status = refusal::status(refusal, self.http().overload_status);
             StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
         });
+        if is_grpc && version == Version::HTTP_2 {
+            return refusal_of_grpc(refusal, status);
+        }
         let field = self.claims.tenant().filter(|_| refusal.rule == Some(Rule::TenantHeader));
         let mut response =
             Response::new(ReplyBody::whole(refusal::text(refusal, field.map(HeaderName::as_str))));
@@ -107,6 +111,29 @@ impl HttpService {
     }
 }
 
+/// The answer to a client of gRPC, in which the head says all: it tries again when it is told to, and not where that helps nothing or
+/// could do it twice.
+fn refusal_of_grpc(refusal: Refusal, status: StatusCode) -> Response<ReplyBody> {
+    let text = refusal::text(refusal, None);
+    let message = percent_encode(text.trim_ascii_end(), UNPRINTABLE).to_string();
+    let pushback = refusal::retry_after(refusal).map(|after| after.millis);
+    let mut response = Response::new(ReplyBody::whole(Vec::new()));
+    let headers = response.headers_mut();
+    headers.insert(REASON, HeaderValue::from_static(refusal.reason.name()));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(refusal::grpc_status(refusal, status.as_u16()))));
+    headers.extend(HeaderValue::try_from(message).ok().map(|message| (GRPC_MESSAGE, message)));
+    headers.insert(GRPC_PUSHBACK, pushback.map_or(NEVER, HeaderValue::from));
+    response
+}
+
+/// All that `grpc-message` encodes.
+const UNPRINTABLE: &AsciiSet = &CONTROLS.add(b'%');
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+/// No try again.
+const NEVER: HeaderValue = HeaderValue::from_static("-1");
 const REASON: HeaderName = HeaderName::from_static("gate-reason");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("gate-retry-after-ms");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");

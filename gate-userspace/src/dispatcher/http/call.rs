@@ -4,7 +4,7 @@
 //! the rest of its body or by not reading the answer, the permit is lent to others after [`KEPT_WAITING`].
 //!
 //! **Times.** The store has as long as `slow_timeout` for each sign of life. A client has `client_timeout` for each
-//! [`PIECE`] of a body, and to read on.
+//! [`PIECE`] of a body, for each message of gRPC, and to read on.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -43,6 +43,8 @@ pub(super) struct Call {
     pub(super) has_body_ended: Cell<bool>,
     /// False once its time was not the store's alone.
     pub(super) is_measured: Cell<bool>,
+    /// True if each part of its body is a message, however short.
+    pub(super) is_of_messages: Cell<bool>,
     queue: Cell<ClientQueue>,
     granted: Cell<Option<Result<(), Refusal>>>,
     waits_for: Cell<WaitsFor>,
@@ -141,6 +143,7 @@ impl Call {
             sent: Cell::new(charged.at),
             has_body_ended: Cell::new(false),
             is_measured: Cell::new(true),
+            is_of_messages: Cell::new(false),
             queue: Cell::default(),
             granted: Cell::new(None),
             waits_for: Cell::new(WaitsFor::Turn),
@@ -215,7 +218,7 @@ impl Call {
             WaitsFor::Body => waited.saturating_add(now.saturating_sub(self.waits_since.get())),
             WaitsFor::Turn | WaitsFor::Store | WaitsFor::Reader | WaitsFor::Gate => waited,
         };
-        let is_whole = bytes + len >= PIECE;
+        let is_whole = bytes + len >= PIECE || self.is_of_messages.get();
         self.piece.set(if is_whole { Default::default() } else { (bytes + len, waited) });
         self.waits_for.set(WaitsFor::Store);
         self.waits_since.set(now);

@@ -36,6 +36,7 @@ pub(super) async fn answer(
 ) -> Result<Response<ReplyBody>, Infallible> {
     let in_flight = client.request();
     let version = request.version();
+    let is_grpc = head::is_grpc(request.headers());
     service.metrics.count(Event::Request);
     let (mut parts, body) = request.into_parts();
     let mut line = AccessLine::of(&service, client.source, &parts);
@@ -86,7 +87,7 @@ pub(super) async fn answer(
     let reason = answer.as_ref().err().map(|refused| refused.refusal.reason.name());
     let mut response = answer.unwrap_or_else(|refused| {
         let refusal = Origin::refusal(names_none, refused.refusal);
-        service.refusal(Refused { refusal, ..refused }, version)
+        service.refusal(Refused { refusal, ..refused }, version, is_grpc)
     });
     service.add_rate_limit((tenant, member.as_deref()), response.headers_mut(), now);
     if let Some(line) = &mut line {

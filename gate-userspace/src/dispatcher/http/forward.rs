@@ -10,14 +10,15 @@ use std::task::Poll;
 use gate_common::abi::Reason;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::answer::Refused;
 use super::call::{Failure, Side};
 use super::head::{self, UntilClosed};
 use super::reply_body::ReplyBody;
 use super::request_body::PassingBody;
-use super::store::{RequestBody, StoreConnection};
+use super::sender::RequestBody;
+use super::store::StoreConnection;
 use super::under_way::UnderWay;
 use super::upstreams::NoBody;
 use crate::clock;
@@ -67,8 +68,9 @@ pub(super) fn give(
     service.store.answered(now);
     under_way.call.progress(now);
     let (mut parts, incoming) = response.into_parts();
-    let ends_itself =
-        parts.headers.contains_key(CONTENT_LENGTH) || parts.headers.contains_key(TRANSFER_ENCODING);
+    let ends_itself = parts.version == Version::HTTP_2
+        || parts.headers.contains_key(CONTENT_LENGTH)
+        || parts.headers.contains_key(TRANSFER_ENCODING);
     let length = (method != Method::HEAD).then(|| incoming.size_hint().exact()).flatten();
     let length = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED);
     if head::prepare_answer(&mut parts, length).is_err() {
@@ -110,9 +112,9 @@ pub(super) async fn send(
     };
     loop {
         let connection = match via {
-            Via::Kept => call.store.connection().await,
-            Via::New => call.store.new_connection().await,
-            Via::Switching => call.store.connection_to_switch().await,
+            Via::Kept => call.store.connection(tenant).await,
+            Via::New => call.store.new_connection(tenant).await,
+            Via::Switching => call.store.connection_to_switch(tenant).await,
         };
         let mut connection = connection.map_err(|error| {
             let refusal = error.refusal();
@@ -121,7 +123,7 @@ pub(super) async fn send(
         })?;
         under_way.sent(has_body);
         let again = if connection.is_reused && !has_body { copy_if_idempotent(&request) } else { None };
-        let sending = connection.sender.try_send_request(request);
+        let sending = connection.sender.send(request);
         let mut sending = pin!(sending);
         let result = poll_fn(|cx| {
             // What the store has said counts before what its client has not.
@@ -151,7 +153,12 @@ pub(super) async fn send(
                     }
                 },
             },
-            Err(failure) => return Err(ended_early(under_way, failure, lost)),
+            Err(failure) => {
+                if failure == Failure::Timeout {
+                    connection.sender.retire();
+                }
+                return Err(ended_early(under_way, failure, lost));
+            }
         }
     }
 }

@@ -11,8 +11,8 @@
 //! only where it is configured; elsewhere it is refused, since a client's next bytes depend on it. Both sides' fields are written anew.
 
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, SEC_WEBSOCKET_ACCEPT, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SEC_WEBSOCKET_ACCEPT, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::http::{request, response};
@@ -147,6 +147,13 @@ pub(super) struct Garbled;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UntilClosed;
 
+/// True for a message of gRPC.
+pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return false };
+    let (name, rest) = kind.as_bytes().split_at_checked(GRPC.len()).unwrap_or_default();
+    name.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+}
+
 /// The bytes that a head takes, about.
 pub(super) fn size(parts: &request::Parts) -> usize {
     let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
@@ -280,6 +287,8 @@ fn remove_hop_by_hop(headers: &mut HeaderMap, keeps: impl Fn(&HeaderName) -> boo
     }
 }
 
+/// The media type of gRPC, behind which that of its messages may stand.
+const GRPC: &[u8] = b"application/grpc";
 /// The most that is read or written at once, and the longest head.
 pub(super) const BUFFER: usize = 64 << 10;
 /// Fields that no `Connection` can have removed.

@@ -1,4 +1,4 @@
-//! HTTP services: HTTP/1.1 and HTTP/2 from clients, HTTP/1.1 to the store, and the admission of every other protocol between.
+//! HTTP services: HTTP/1.1 and HTTP/2 from clients and to the store, and the admission of every other protocol between.
 //!
 //! hyper reads and writes the messages. What a request means to the store is written anew from what hyper has understood,
 //! so that no bytes of a client's framing reach the store. gate decides what hyper leaves open.
@@ -18,12 +18,12 @@
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
 //! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
-//! - [`store`]: connections to the store, one for each request under way. [`answer`]: gate's own answers.
+//! - [`store`]: connections to the store. [`sender`]: either version that they speak. [`answer`]: gate's own answers.
 //! - [`access_line`]: the line of a request in the access log.
 //! - [`service`]: one service in one thread. [`upkeep`]: its periodic work.
 //!
 //! **Invariants.** Only what has a permit is sent to the store. A connection of the store carries one request at a time, and is
-//! used again only after a complete answer. Whatever a request holds is given back when its last part is dropped, however
+//! used again only after a complete answer; by HTTP/2 it carries one tenant's. Whatever a request holds is given back when its last part is dropped, however
 //! it ends.
 
 mod access_line;
@@ -45,6 +45,7 @@ mod pace;
 mod processed;
 mod reply_body;
 mod request_body;
+mod sender;
 pub(super) mod service;
 mod store;
 mod under_way;

@@ -10,10 +10,11 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
 use super::access_line::AccessLine;
-use super::call::{Side, WaitsFor};
+use super::call::{Failure, Side, WaitsFor};
 use super::connection::InFlight;
 use super::request_body::BrokenOff;
-use super::store::{BodyError, StoreConnection};
+use super::sender::BodyError;
+use super::store::StoreConnection;
 use super::under_way::UnderWay;
 use super::unread::Reading;
 use crate::cache::Gathered;
@@ -149,6 +150,9 @@ impl StoreReply {
             // One that was answered before its body was there leaves the rest of that on the connection.
             if call.has_body_ended.get() {
                 call.store.keep(connection);
+            } else if connection.sender.is_http2() {
+                // Else it would go on to the store beside the next requests, without a slot.
+                call.fail(Failure::BrokenBody);
             }
         }
     }

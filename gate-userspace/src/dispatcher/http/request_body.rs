@@ -10,8 +10,8 @@ use gate_common::abi::Reason;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
 use super::call::{Call, Failure, Side, WaitsFor};
+use super::sender::BodyError;
 use super::service::HttpService;
-use super::store::BodyError;
 use crate::clock;
 use crate::protocol::{Refusal, Rule};
 

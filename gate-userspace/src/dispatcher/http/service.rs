@@ -13,6 +13,7 @@ use super::call::{Call, QueuedCall};
 use super::claims::Claims;
 use super::connection::Connection;
 use super::head::BUFFER;
+use super::sender::LocalExecutor;
 use super::store::Store;
 use super::upstreams::Upstreams;
 use super::websocket_state::WebSocketState;
@@ -83,16 +84,6 @@ pub(crate) struct HttpService {
     pub(super) http2: http2::Builder<LocalExecutor>,
     /// True in the thread that acts for all.
     pub(super) is_first: bool,
-}
-
-/// Runs the tasks of HTTP/2 connections in their own thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LocalExecutor;
-
-impl<F: Future<Output: 'static> + 'static> hyper::rt::Executor<F> for LocalExecutor {
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
-    }
 }
 
 impl HttpService {

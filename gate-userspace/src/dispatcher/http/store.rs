@@ -1,40 +1,37 @@
-//! Connections to an HTTP store: one for each request under way, used again by the next.
+//! Connections to an HTTP store: one for each request under way, used again by the next; by HTTP/2 one for many of a tenant.
 //!
 //! **Failures.** The store is down when it cannot be connected to, or when a request gets no answer in time and no other has
 //! got one since it was sent: a request that is slow, or breaks its own connection, says nothing of the others. Then all
 //! requests are refused for a pause, as for other protocols ([`Health`]).
 
 use std::cell::{Cell, RefCell};
-use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
-use hyper::body::{Body, Bytes};
-use hyper::client::conn::http1::{self, Parts, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{self, Parts};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::head::BUFFER;
+use super::sender::{LocalExecutor, RequestBody, STREAMS, Sender, SharedConnections};
 use crate::clock;
 use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::health::Health;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::dispatcher::tls::HTTP2;
 use crate::protocol::Refusal;
-
-/// The body of a request to the store.
-pub(super) type RequestBody = Pin<Box<dyn Body<Data = Bytes, Error = BodyError>>>;
-/// The cause of the end of a body.
-pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
 /// One thread's connections to the store of a service.
 #[derive(Debug)]
@@ -43,6 +40,9 @@ pub(super) struct Store {
     metrics: Arc<WorkerMetrics>,
     state: Arc<StoreState>,
     idle: RefCell<Vec<StoreConnection>>,
+    /// Those of HTTP/2.
+    shared: SharedConnections,
+    is_http2: bool,
     health: RefCell<Health>,
     /// Requests that are with the store, or about to be.
     outstanding: Cell<usize>,
@@ -52,7 +52,7 @@ pub(super) struct Store {
 /// A connection to the store.
 #[derive(Debug)]
 pub(super) struct StoreConnection {
-    pub(super) sender: SendRequest<RequestBody>,
+    pub(super) sender: Sender,
     address: SocketAddr,
     idle_since: Nanos,
     /// True if it has carried a request before.
@@ -99,11 +99,14 @@ pub(super) struct Outstanding(Rc<Store>);
 
 impl Store {
     pub(super) fn new(settings: Settings, metrics: Arc<WorkerMetrics>, state: Arc<StoreState>) -> Self {
+        let is_http2 = settings.backend.http.as_ref().is_some_and(|http| http.is_http2_to_store);
         Self {
             settings,
             metrics,
             state,
             idle: RefCell::default(),
+            shared: SharedConnections::default(),
+            is_http2,
             health: RefCell::new(Health::new()),
             outstanding: Cell::new(0),
             last_answer: Cell::new(Nanos::ZERO),
@@ -135,20 +138,30 @@ impl Store {
         Outstanding(Rc::clone(self))
     }
 
-    /// A connection that is ready for a request: one that is kept, or a new one.
+    /// A connection that is ready for a request of this tenant: one that is kept, or a new one.
     ///
     /// # Errors
     ///
     /// If the store cannot be connected to in time. It is down then.
-    pub(super) async fn connection(&self) -> Result<StoreConnection, StoreError> {
+    pub(super) async fn connection(&self, tenant: TenantId) -> Result<StoreConnection, StoreError> {
+        if self.is_http2 {
+            let kept = self.shared.take(tenant, |address| self.settings.store.is_current(address));
+            return match kept {
+                Some((sender, address)) => {
+                    let idle_since = clock::monotonic();
+                    Ok(StoreConnection { sender, address, idle_since, is_reused: true, switched: None })
+                }
+                None => self.new_connection(tenant).await,
+            };
+        }
         loop {
             let kept = self.idle.borrow_mut().pop();
             let Some(mut kept) = kept else { break };
-            if self.settings.store.is_current(kept.address) && kept.sender.ready().await.is_ok() {
+            if self.settings.store.is_current(kept.address) && kept.sender.is_ready().await {
                 return Ok(kept);
             }
         }
-        self.new_connection().await
+        self.new_connection(tenant).await
     }
 
     /// A new connection.
@@ -156,8 +169,8 @@ impl Store {
     /// # Errors
     ///
     /// If the store cannot be connected to in time. It is down then.
-    pub(super) async fn new_connection(&self) -> Result<StoreConnection, StoreError> {
-        self.connect(false).await.inspect_err(|error| self.failed(error))
+    pub(super) async fn new_connection(&self, tenant: TenantId) -> Result<StoreConnection, StoreError> {
+        self.connect(tenant, false).await.inspect_err(|error| self.failed(error))
     }
 
     /// A new connection on which the store may go on with another protocol.
@@ -165,17 +178,17 @@ impl Store {
     /// # Errors
     ///
     /// If the store cannot be connected to in time. It is down then.
-    pub(super) async fn connection_to_switch(&self) -> Result<StoreConnection, StoreError> {
-        self.connect(true).await.inspect_err(|error| self.failed(error))
+    pub(super) async fn connection_to_switch(&self, tenant: TenantId) -> Result<StoreConnection, StoreError> {
+        self.connect(tenant, true).await.inspect_err(|error| self.failed(error))
     }
 
-    async fn connect(&self, switches: bool) -> Result<StoreConnection, StoreError> {
+    async fn connect(&self, tenant: TenantId, switches: bool) -> Result<StoreConnection, StoreError> {
         let (switch, switched) = switches.then(oneshot::channel).unzip();
         let mut switch = switch;
         let connecting = async {
             let mut last = StoreError::Unresolved;
             for address in self.settings.store.addresses().await {
-                match self.connect_to(address, &mut switch).await {
+                match self.connect_to(tenant, address, &mut switch).await {
                     Ok(sender) => return Ok((sender, address)),
                     Err(error) => last = error,
                 }
@@ -187,17 +200,25 @@ impl Store {
         Ok(StoreConnection { sender, address, idle_since: clock::monotonic(), is_reused: false, switched })
     }
 
-    /// Connects to this address, and speaks TLS to it where that is configured.
+    /// Connects to this address for this tenant, and speaks TLS to it where that is configured.
     async fn connect_to(
         &self,
+        tenant: TenantId,
         address: SocketAddr,
         switch: &mut Switch,
-    ) -> Result<SendRequest<RequestBody>, StoreError> {
+    ) -> Result<Sender, StoreError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
-            return self.begin(stream, switch).await;
+            return match self.is_http2 {
+                true => self.begin_http2(stream, (tenant, address)).await,
+                false => self.begin(stream, switch).await,
+            };
         };
+        if self.is_http2 {
+            let stream = tls.connect_by(stream, HTTP2).await.map_err(StoreError::Tls)?;
+            return self.begin_http2(stream.with_end(), (tenant, address)).await;
+        }
         let stream = tls.connect(stream).await.map_err(StoreError::Tls)?;
         // An answer may be as long as its connection.
         self.begin(stream.with_end(), switch).await
@@ -207,19 +228,12 @@ impl Store {
         &self,
         stream: S,
         switch: &mut Switch,
-    ) -> Result<SendRequest<RequestBody>, StoreError> {
+    ) -> Result<Sender, StoreError> {
         let mut builder = http1::Builder::new();
         builder.max_buf_size(BUFFER);
-        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let handshake = builder.handshake::<_, RequestBody>(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|_| StoreError::Closed)?;
-        let now = clock::monotonic();
-        self.metrics.count(Event::StoreConnected);
-        self.health.borrow_mut().connected(now);
-        let state = Arc::clone(&self.state);
-        if let Some(line) = state.connected(now) {
-            line.write(&self.settings.name, &self.settings.backend.address, &"");
-        }
-        let connected = Connected(state);
+        let connected = self.connected();
         let switch = switch.take();
         tokio::task::spawn_local(async move {
             let mut connection = connection;
@@ -232,11 +246,50 @@ impl Store {
                 let _ = switch.send(SwitchedStream { stream, early: read_buf, connected });
             }
         });
-        Ok(sender)
+        Ok(Sender::Http1(sender))
     }
 
-    /// Keeps a connection that has carried a whole answer.
+    async fn begin_http2<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+        &self,
+        stream: S,
+        (tenant, address): (TenantId, SocketAddr),
+    ) -> Result<Sender, StoreError> {
+        let mut builder = http2::Builder::new(LocalExecutor);
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(WINDOW)
+            // One answer that is not read holds up no other.
+            .initial_connection_window_size(WINDOW * STREAMS as u32)
+            .max_send_buf_size(BUFFER)
+            .max_header_list_size(BUFFER as u32);
+        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|_| StoreError::Closed)?;
+        let connected = self.connected();
+        tokio::task::spawn_local(async move {
+            let _connected = connected;
+            // Its requests learn of its errors.
+            let _ = connection.await;
+        });
+        let is_secure = self.settings.store_tls.is_some();
+        Ok(self.shared.keep(tenant, address, sender, is_secure))
+    }
+
+    /// Notes that the store is connected.
+    fn connected(&self) -> Connected {
+        let now = clock::monotonic();
+        self.metrics.count(Event::StoreConnected);
+        self.health.borrow_mut().connected(now);
+        if let Some(line) = self.state.connected(now) {
+            line.write(&self.settings.name, &self.settings.backend.address, &"");
+        }
+        Connected(Arc::clone(&self.state))
+    }
+
+    /// Keeps a connection that has carried a whole answer; one of HTTP/2 is kept already.
     pub(super) fn keep(&self, connection: StoreConnection) {
+        if self.is_http2 {
+            return;
+        }
         let idle = &mut *self.idle.borrow_mut();
         if idle.len() < MOST_KEPT && !connection.sender.is_closed() {
             let idle_since = clock::monotonic();
@@ -246,6 +299,7 @@ impl Store {
 
     /// Closes connections that have not been used for a while, before the store does. To be called every second or so.
     pub(super) fn release(&self, now: Nanos) {
+        self.shared.release(KEPT_FOR, now);
         self.idle
             .borrow_mut()
             .retain(|kept| !kept.sender.is_closed() && now.saturating_sub(kept.idle_since) < KEPT_FOR);
@@ -285,3 +339,5 @@ const MOST_KEPT: usize = 64;
 /// Servers close idle connections after 5 s or more (Apache, Node.js, uvicorn). One that closes earlier costs a request that may be
 /// done twice nothing.
 const KEPT_FOR: Nanos = Nanos::from_secs(4);
+/// The bytes of an answer that the store may send ahead.
+const WINDOW: u32 = 64 << 10;

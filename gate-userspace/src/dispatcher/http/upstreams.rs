@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::head::{self, UntilClosed};
-use super::store::BodyError;
+use super::sender::BodyError;
 use crate::clock;
 use crate::dispatcher::tls::OriginTls;
 

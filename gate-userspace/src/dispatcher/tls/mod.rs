@@ -113,6 +113,22 @@ impl StoreTls {
     pub(super) async fn connect(&self, socket: TcpStream) -> std::io::Result<TlsSocket> {
         connect(&self.config, self.name.clone(), socket).await
     }
+
+    /// The same, by a protocol that the store must choose.
+    ///
+    /// # Errors
+    ///
+    /// The handshake's, or that the store has not chosen it.
+    pub(super) async fn connect_by(&self, socket: TcpStream, protocol: &[u8]) -> std::io::Result<TlsSocket> {
+        let config = Arc::clone(&self.config);
+        let client = ClientConnection::new_with_alpn(config, self.name.clone(), vec![protocol.to_vec()]);
+        let socket = TlsSocket::new(socket, client.map_err(std::io::Error::other)?.into());
+        socket.handshake(None, || {}).await?;
+        match socket.speaks(protocol) {
+            true => Ok(socket),
+            false => Err(std::io::Error::other(format!("it does not choose {}", protocol.escape_ascii()))),
+        }
+    }
 }
 
 /// The settings of connections to whoever shows a certificate that those in this file lead to.

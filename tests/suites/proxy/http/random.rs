@@ -112,6 +112,15 @@ fn random_requests_are_answered_as_without_a_cache() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn random_requests_are_answered_as_without_gate_over_http2() -> Result<()> {
+    let store = Nginx::start(&FILES)?;
+    // Another gate is the one that speaks HTTP/2 before nginx.
+    let second = gate(store.address, CALM)?;
+    let first = gate(second.address, &format!("{CALM}\nbackend_http = \"h2\""))?;
+    compare_all([store.address, first.address], false)
+}
+
 /// Has some clients compare nginx and gate, which may have a cache.
 fn compare_all(servers: [SocketAddr; 2], has_cache: bool) -> Result<()> {
     let requests = if std::env::var_os("GATE_LONG").is_some() { LONG_REQUESTS } else { REQUESTS };

@@ -203,3 +203,17 @@ fn answers_of_two_lengths_are_garbled() {
         assert_eq!(answer(status, fields), expected, "{status} {fields:?}");
     }
 }
+
+#[test]
+fn messages_of_grpc_are_told_by_their_type() {
+    for (kind, expected) in [
+        ("application/grpc", true),
+        ("Application/gRPC+proto", true),
+        ("application/grpc; x=1", true),
+        ("application/grpc-web", false),
+        ("application/grp", false),
+        ("text/plain", false),
+    ] {
+        assert_eq!(is_grpc(&request("POST", "/", &[("content-type", kind)]).headers), expected, "{kind}");
+    }
+}

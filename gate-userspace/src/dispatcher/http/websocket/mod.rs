@@ -27,7 +27,7 @@ use super::cached::Asking;
 use super::forward::{Via, give, send};
 use super::head;
 use super::reply_body::ReplyBody;
-use super::store::RequestBody;
+use super::sender::RequestBody;
 use super::upstreams::NoBody;
 use crate::clock;
 use crate::dispatcher::metrics::Event;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::frames::{Frames, close_of_client, close_of_server};
@@ -165,7 +166,12 @@ impl Direction {
             false => [Stop::Store, Stop::Client(CloseCause::ClientLeft)],
         };
         let state = &websocket.state;
+        let mut since_yield = 0;
         loop {
+            if since_yield >= TURN {
+                since_yield = 0;
+                yield_now().await;
+            }
             if self.at == self.len {
                 (self.at, self.len) = (0, 0);
                 match from.read(&mut self.buffer).await {
@@ -179,6 +185,7 @@ impl Direction {
                 }
             }
             state.passed();
+            since_yield += self.len - self.at;
             let paid = match self.pay(websocket).await {
                 Ok(paid) => paid,
                 Err(stop) => return stop,
@@ -282,6 +289,8 @@ async fn drain(from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 const PIECE: usize = 16 << 10;
 /// The memory of a WebSocket: what is held in both directions, and what may have been read ahead of 101.
 pub(super) const MEMORY: usize = 2 * PIECE + (64 << 10);
+/// The bytes of one direction after which its thread looks for what has come for others.
+const TURN: usize = 64 << 10;
 /// The bytes that are paid at a time: few enough that a small quota's debt holds their price.
 const KIB: usize = 1 << 10;
 /// The bytes of a frame that pass, without a wait, so that a close frame can follow.
