@@ -38,6 +38,7 @@ fn server() -> Result<SocketAddr> {
 fn serve(stream: TcpStream) -> Result<()> {
     let floods = Arc::new(AtomicBool::new(false));
     let of_request = Arc::clone(&floods);
+    #[expect(clippy::result_large_err, reason = "the library wants it so")]
     let on_request = move |request: &Request, mut response: Response| {
         of_request.store(request.uri().path() == "/flood", Ordering::Relaxed);
         let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
