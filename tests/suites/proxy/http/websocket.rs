@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::http_client::HttpClient;
-use gate_tests::proxy::Listening;
+use gate_tests::proxy::{Listening, PATIENCE};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use tungstenite::client::IntoClientRequest as _;
@@ -75,7 +75,9 @@ fn open(gate: &Listening, path: &str, last: u8) -> Result<(WebSocket<TcpStream>,
 
 /// The close frame that a WebSocket ends with.
 fn closed(socket: &mut WebSocket<TcpStream>) -> Result<CloseFrame> {
+    let began = Instant::now();
     loop {
+        ensure!(began.elapsed() < PATIENCE, "it is not closed in time");
         match socket.read() {
             Ok(Message::Close(frame)) => return frame.context("it says no code"),
             Ok(_) => {}

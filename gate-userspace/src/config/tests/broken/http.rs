@@ -38,6 +38,18 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nwebsocket = \"on\"\nbackend_http = \"h2\"\n",
+        &[
+            r#"7: service[0].websocket = "on": goes by HTTP/1.1, which backend_http = "h2" does not speak; leave out one of them"#,
+        ],
+    ),
+    (
+        MEMCACHED,
+        "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\nbackend_http = \"2\"\n",
+        &[r#"7: service[0].backend_http = "2": must be "1.1" or "h2""#],
+    ),
+    (
+        MEMCACHED,
         "protocol = \"http\"\nbackend = \"127.0.0.1:1\"\naccess_log_sample = \"5\"\n",
         &[r#"7: service[0].access_log_sample = "5": means something only beside access_log"#],
     ),
