@@ -1,7 +1,7 @@
-//! Embeds the eBPF object, and its variant that traces, where they have been built.
+//! Embeds the eBPF object, its variant that traces, and that of interception, where they have been built.
 //!
-//! Looks at `$GATE_EBPF_OBJECT` and `$GATE_EBPF_TRACE_OBJECT`; without the former at `ebpf/gate-ebpf.o` and
-//! `ebpf/gate-ebpf-trace.o` in the target directory, where `cargo xtask build-ebpf` puts them. Without either the crate builds
+//! Looks at `$GATE_EBPF_OBJECT`, `$GATE_EBPF_TRACE_OBJECT` and `$GATE_EBPF_INTERCEPT_OBJECT`; without the first at
+//! `ebpf/gate-ebpf.o`, `ebpf/gate-ebpf-trace.o` and `ebpf/gate-ebpf-intercept.o` in the target directory, where `cargo xtask build-ebpf` puts them. Without either the crate builds
 //! all the same, and the binary says that it was built without the object.
 
 use std::env;
@@ -10,14 +10,18 @@ use std::path::{Path, PathBuf};
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(gate_ebpf_object)");
     println!("cargo::rustc-check-cfg=cfg(gate_ebpf_trace_object)");
+    println!("cargo::rustc-check-cfg=cfg(gate_ebpf_intercept_object)");
     println!("cargo::rerun-if-env-changed=GATE_EBPF_OBJECT");
     println!("cargo::rerun-if-env-changed=GATE_EBPF_TRACE_OBJECT");
+    println!("cargo::rerun-if-env-changed=GATE_EBPF_INTERCEPT_OBJECT");
     println!("cargo::rerun-if-env-changed=CARGO_TARGET_DIR");
     println!("cargo::rerun-if-changed=build.rs");
-    let (object, trace) = match named("GATE_EBPF_OBJECT") {
-        Some(object) => (Some(object), named("GATE_EBPF_TRACE_OBJECT")),
-        None => (in_target_dir("gate-ebpf.o"), in_target_dir("gate-ebpf-trace.o")),
-    };
+    let object = named("GATE_EBPF_OBJECT");
+    let are_named = object.is_some();
+    let beside = |variable, name| if are_named { named(variable) } else { in_target_dir(name) };
+    let trace = beside("GATE_EBPF_TRACE_OBJECT", "gate-ebpf-trace.o");
+    let intercept = beside("GATE_EBPF_INTERCEPT_OBJECT", "gate-ebpf-intercept.o");
+    let object = object.or_else(|| in_target_dir("gate-ebpf.o"));
     if let Some(object) = object {
         println!("cargo::rustc-cfg=gate_ebpf_object");
         println!("cargo::rustc-env=GATE_EBPF_EMBEDDED={}", object.display());
@@ -25,6 +29,10 @@ fn main() {
     if let Some(trace) = trace {
         println!("cargo::rustc-cfg=gate_ebpf_trace_object");
         println!("cargo::rustc-env=GATE_EBPF_TRACE_EMBEDDED={}", trace.display());
+    }
+    if let Some(intercept) = intercept {
+        println!("cargo::rustc-cfg=gate_ebpf_intercept_object");
+        println!("cargo::rustc-env=GATE_EBPF_INTERCEPT_EMBEDDED={}", intercept.display());
     }
 }
 

@@ -27,7 +27,11 @@ pub fn build(toolchain: &Toolchain) -> Result<PathBuf> {
         calls::check(&program)?;
         place(&without_debug_sections(&program)?, &object)?;
     }
-    place(&read(&directory.join(BUILT).join("gate-ebpf-bench"))?, &paths::bench_object())?;
+    let built = directory.join(BUILT);
+    let intercept = read(&built.join("gate-ebpf-intercept"))?;
+    calls::check(&intercept)?;
+    place(&without_debug_sections(&intercept)?, &paths::intercept_object())?;
+    place(&read(&built.join("gate-ebpf-bench"))?, &paths::bench_object())?;
     Ok(paths::object())
 }
 

@@ -189,6 +189,7 @@ fn build() -> Result<PathBuf> {
     let mut cargo = sh::cargo();
     cargo.args(["build", "--quiet", "--locked", "--profile", "dist", "--package", "gate-userspace"]);
     cargo.env("GATE_EBPF_OBJECT", paths::object()).env("GATE_EBPF_TRACE_OBJECT", paths::trace_object());
+    cargo.env("GATE_EBPF_INTERCEPT_OBJECT", paths::intercept_object());
     sh::stream(&mut cargo)?;
     Ok(paths::target().join("dist/gate"))
 }

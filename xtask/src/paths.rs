@@ -27,6 +27,12 @@ pub fn trace_object() -> PathBuf {
     target().join("ebpf/gate-ebpf-trace.o")
 }
 
+/// The eBPF object of interception, which gate's binary embeds as well.
+#[must_use]
+pub fn intercept_object() -> PathBuf {
+    target().join("ebpf/gate-ebpf-intercept.o")
+}
+
 /// The eBPF programs that the benchmarks set gate's beside.
 #[must_use]
 pub fn bench_object() -> PathBuf {

@@ -31,6 +31,7 @@ mod counters;
 pub mod draw;
 mod exit;
 mod hot;
+mod intercept;
 mod name;
 mod reason;
 mod sample;
@@ -43,6 +44,10 @@ pub use control::{AttachMode, Clock, Control, View, view_flags};
 pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touched_words};
 pub use exit::{Event, Exit};
 pub use hot::{KeyBuckets, TopKey};
+pub use intercept::{
+    INTERCEPT_PROGRAM, INTERCEPT_VERSION, InterceptKey, InterceptState, Intercepted, OWN_SOURCE,
+    intercept_flags, intercept_maps,
+};
 pub use name::Name;
 pub use reason::{OtherBucket, Reason};
 pub use sample::{Sample, SampleHead, sample_flags};

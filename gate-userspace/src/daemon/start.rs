@@ -165,7 +165,7 @@ impl Daemon {
             ticker.tick(now(&maps), &[])?;
         }
         let reporter = fleet::join(config, &maps, &mut ticker, options.takeover)?;
-        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after)
+        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after, None)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;

@@ -153,6 +153,23 @@ pub enum Error {
         /// Why not.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The kernel cannot intercept.
+    #[error(
+        "this kernel, {release}, has no sk_lookup, which `intercept = \"on\"` needs; Linux 5.9 and newer have it"
+    )]
+    NoInterception {
+        /// Its release, as `uname -r` prints it.
+        release: String,
+    },
+    /// Interception is pinned for another network namespace.
+    #[error(
+        "the interception that is pinned in {} is of another network namespace: use another pin directory, or `gate detach` first",
+        directory.display()
+    )]
+    OtherNamespace {
+        /// Where it is pinned.
+        directory: PathBuf,
+    },
     /// A daemon owns the maps.
     #[error("gate runs already, as process {pid}: end it, or take over with `gate run --takeover`")]
     Owned {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
+use super::intercept::Lifeline;
 use super::maps::Maps;
 use super::owner::Ownership;
 use crate::clock;
@@ -21,12 +22,17 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Beats once, then a few times within every `stale_after`.
+    /// Beats once, then a few times within every `stale_after`; and for interception, where there is any.
     ///
     /// # Errors
     ///
     /// If no thread can be started.
-    pub fn start(maps: Arc<Maps>, ownership: Ownership, stale_after: Nanos) -> std::io::Result<Self> {
+    pub fn start(
+        maps: Arc<Maps>,
+        ownership: Ownership,
+        stale_after: Nanos,
+        lifeline: Option<Lifeline>,
+    ) -> std::io::Result<Self> {
         maps.beat(maps.clock().at_monotonic(clock::monotonic()));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -35,6 +41,7 @@ impl Heartbeat {
             raise_priority("heartbeat");
             while !stopped.load(Ordering::Acquire) && ownership.holds(&*maps) {
                 maps.beat(maps.clock().at_monotonic(clock::monotonic()));
+                lifeline.iter().for_each(Lifeline::beat);
                 thread::park_timeout(every);
             }
         })?;

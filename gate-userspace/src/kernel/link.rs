@@ -4,7 +4,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -37,6 +37,30 @@ fn parse(info: &str) -> Option<LinkInfo> {
     Some(LinkInfo { interface: field("ifindex:")?, program: field("prog_id:")? })
 }
 
+/// The network namespace that a pinned link is for, by its inode's number; zero if that is gone.
+///
+/// # Errors
+///
+/// The kernel's error.
+pub(super) fn namespace(pin: &Path) -> io::Result<u64> {
+    let link = open(pin)?;
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", link.as_raw_fd()))?;
+    let number = info.lines().find_map(|line| line.strip_prefix("netns_ino:")?.trim().parse().ok());
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Puts another program in the place of a pinned link's, without a moment between the two.
+///
+/// # Errors
+///
+/// The kernel's error.
+pub(super) fn update(pin: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
+    let link = open(pin)?;
+    // `link_fd` and `new_prog_fd`; no flags.
+    let words = link.as_raw_fd() as u64 | (program.as_raw_fd() as u64) << 32;
+    bpf(LINK_UPDATE, &[words, 0]).map(|_| ())
+}
+
 /// Takes the program from the interface now: when only its pin is removed, the kernel does so a little later.
 ///
 /// # Errors
@@ -65,6 +89,8 @@ pub(super) fn bpf(command: libc::c_int, attributes: &[u64]) -> io::Result<RawFd>
 
 /// Opens a pin (`enum bpf_cmd` in `linux/bpf.h`).
 const OBJ_GET: libc::c_int = 7;
+/// Gives a link another program.
+const LINK_UPDATE: libc::c_int = 29;
 /// Ends a link, whoever holds it.
 const LINK_DETACH: libc::c_int = 34;
 

@@ -38,6 +38,7 @@ words!(
     abi::Control,
     abi::CounterLine,
     abi::Cpu,
+    abi::InterceptState,
     abi::Name,
     abi::Ports,
     abi::Sample,

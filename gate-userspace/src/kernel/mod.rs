@@ -10,6 +10,7 @@
 //! - [`attach`], [`mark`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
+//! - [`Interception`]: the program that gives a store's new connections to gate.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`Trace`]: what the variant of the program that is built for it says of one source's packets.
@@ -25,6 +26,7 @@ mod counters;
 mod cpus;
 mod error;
 mod heartbeat;
+mod intercept;
 pub mod interfaces;
 pub mod jiffies;
 mod layer;
@@ -54,6 +56,7 @@ pub use counters::{Activity, Row};
 pub use cpus::{CpuWatch, Cpus, Rows};
 pub use error::{Error, Result};
 pub use heartbeat::{Heartbeat, raise_priority};
+pub use intercept::{Interception, Lifeline, Target, loopbacks, own_source};
 pub use layer::{ByLayer, Layer};
 pub use load::{Loaded, Runner};
 pub use mapped::{Mapped, Words};

@@ -1,4 +1,4 @@
-//! The eBPF objects inside this binary: the program, and its variant that traces.
+//! The eBPF objects inside this binary: the program, its variant that traces, and that of interception.
 
 /// The object that was embedded when this binary was built, aligned as an ELF reader needs it.
 ///
@@ -19,6 +19,17 @@ pub fn tracing() -> Option<&'static [u8]> {
     #[cfg(gate_ebpf_trace_object)]
     let object: Option<&'static [u8]> = Some(aya::include_bytes_aligned!(env!("GATE_EBPF_TRACE_EMBEDDED")));
     #[cfg(not(gate_ebpf_trace_object))]
+    let object = None;
+    object
+}
+
+/// As [`embedded`], the program that gives a store's new connections to gate.
+#[must_use]
+pub fn intercepting() -> Option<&'static [u8]> {
+    #[cfg(gate_ebpf_intercept_object)]
+    let object: Option<&'static [u8]> =
+        Some(aya::include_bytes_aligned!(env!("GATE_EBPF_INTERCEPT_EMBEDDED")));
+    #[cfg(not(gate_ebpf_intercept_object))]
     let object = None;
     object
 }

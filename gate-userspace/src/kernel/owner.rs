@@ -205,6 +205,18 @@ fn end(maps: &(impl ControlHead + ?Sized), pid: u32, old: OwnedFd) -> Result<Pre
     if gone_within(&old, LAST_WAIT)? { Ok(Previous::Killed(pid)) } else { Err(Error::Owned { pid }) }
 }
 
+/// This process: its id, and when it was started.
+pub(super) fn this_process() -> Result<(u32, u64)> {
+    let pid = std::process::id();
+    let start = start_time(pid);
+    Ok((pid, start.map_err(|source| Error::System { what: "reading /proc/self/stat", source })?))
+}
+
+/// True if the process that had this id and was started then still runs.
+pub(super) fn is_running(pid: u32, start: u64) -> bool {
+    pid != 0 && open(pid, start).is_ok_and(|process| process.is_some())
+}
+
 /// A handle on the process that has this id and started then; `None` if it is gone.
 fn open(pid: u32, start: u64) -> Result<Option<OwnedFd>> {
     if pid == 0 || pid == std::process::id() {

@@ -66,6 +66,12 @@ impl PinDir {
         self.0.join("replacing")
     }
 
+    /// Where the link and the maps of interception are pinned.
+    #[must_use]
+    pub fn interception(directory: &Path) -> PathBuf {
+        directory.join("intercept")
+    }
+
     /// True if a link is pinned.
     #[must_use]
     pub fn has_link(&self) -> bool {

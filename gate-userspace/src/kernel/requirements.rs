@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use aya::programs::ProgramType;
-use aya::sys::{BpfHelper, is_helper_supported};
+use aya::sys::{BpfHelper, is_helper_supported, is_program_supported};
 
 use super::error::{Error, Result};
 use super::link::bpf;
@@ -35,8 +35,24 @@ pub(super) fn check() -> Result<()> {
         // The kernel's own answer would be its verifier's log.
         return if has_perfmon() { Ok(()) } else { Err(Error::NoPerfmon) };
     }
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Err(Error::KernelLacks { release: release.trim().to_owned(), lacks: lacks.join(", ") })
+    Err(Error::KernelLacks { release: release(), lacks: lacks.join(", ") })
+}
+
+/// Fails if the kernel cannot intercept.
+///
+/// # Errors
+///
+/// [`Error::NoInterception`], [`Error::NoPrivilege`].
+pub(super) fn check_interception() -> Result<()> {
+    match is_program_supported(ProgramType::SkLookup) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NoInterception { release: release() }),
+        Err(source) => Err(Error::aya("sk_lookup", source)),
+    }
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
 /// The helpers that came after Linux 5.8, with the version that brought each.
