@@ -41,11 +41,8 @@ pub(crate) fn gate_intercept(ctx: SkLookupContext) -> u32 {
     if connection.passes_by(intercepted.flags & intercept_flags::LOCAL != 0) {
         return sk_action::SK_PASS;
     }
-    let chosen = if daemon_lives() {
-        LISTENERS.redirect_sk_lookup(&ctx, intercepted.listener, 0)
-    } else {
-        Err(0)
-    };
+    let chosen =
+        if daemon_lives() { LISTENERS.redirect_sk_lookup(&ctx, intercepted.listener, 0) } else { Err(0) };
     match chosen {
         // Another program has chosen before.
         Ok(()) | Err(EEXIST) => sk_action::SK_PASS,

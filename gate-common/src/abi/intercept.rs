@@ -153,7 +153,10 @@ mod tests {
     #[test]
     fn bytes_are_what_lies_in_memory() {
         let key = InterceptKey { address: [7; 16], port: 0x1234, family: InterceptKey::V6 };
-        assert_eq!(key.to_bytes()[15..], [&[7][..], &0x1234_u16.to_ne_bytes(), &6_u16.to_ne_bytes()].concat());
+        assert_eq!(
+            key.to_bytes()[15..],
+            [&[7][..], &0x1234_u16.to_ne_bytes(), &6_u16.to_ne_bytes()].concat()
+        );
         let value = Intercepted { listener: 1, flags: 2, port: 0x1_0003 };
         assert_eq!(Intercepted::from_bytes(value.to_bytes()), value);
         assert_eq!(value.to_bytes()[4..8], 2_u32.to_ne_bytes());

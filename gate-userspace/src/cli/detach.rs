@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::pins::Pins;
 use super::print;
 use crate::admin;
-use crate::kernel::{PinDir, PinnedHead, owner};
+use crate::kernel::{Interception, PinDir, PinnedHead, owner};
 
 /// Take the program off its interfaces and remove every pin: nothing is left.
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             );
         }
         owner::disown(&maps);
+    }
+    if let Some(pid) = Interception::owner(&pin_dir) {
+        anyhow::ensure!(
+            args.force,
+            "gate intercepts as process {pid}: end it with `kill {pid}`, or detach all the same with --force"
+        );
     }
     let removed = PinDir::remove(&pin_dir)?;
     admin::remove_dead(&admin::default_path(&pin_dir));

@@ -2,6 +2,7 @@
 
 use gate_common::units::{Fraction, Nanos};
 
+use super::intercept::is_proxied;
 use super::parsers::{number, one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -109,7 +110,7 @@ const OF_THE_QUEUE: [&str; 3] = ["queue_memory", "queue_limit", "deadline"];
 pub(super) fn read<'d>(section: &mut Section<'d>, names: &[&'d str]) -> Option<Admission> {
     let parallelism = section.get("parallelism", parallelism).unwrap_or(Some(Parallelism::Auto));
     for key in OF_THE_QUEUE.into_iter().chain(objective_keys()).filter(|key| section.has(key)) {
-        if !section.has("backend") && !section.has("parallelism") {
+        if !is_proxied(section) && !section.has("parallelism") {
             section.fault(key, "means something only beside backend".to_owned());
         } else if parallelism.is_none() {
             section.fault(key, "means nothing beside parallelism = \"off\"".to_owned());

@@ -9,6 +9,7 @@ use super::admission::{Admission, Objective};
 use super::cache::{self, Cache};
 use super::http::Http;
 use super::identity::StoreLogin;
+use super::intercept::is_proxied;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
 use super::process::{self, Process};
 use super::raw::Section;
@@ -16,7 +17,7 @@ use super::store_address::{self, StoreAddress};
 use super::tls::{self, BackendTls, Tls};
 use super::units::{self, Wrong};
 use super::values::Protocol;
-use super::{admission, http, identity, query_types};
+use super::{admission, http, identity, intercept, query_types};
 use crate::policy::Tier;
 use crate::protocol::query_types::QueryTypes;
 
@@ -165,7 +166,7 @@ const KEYS: [&str; 37] = [
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
     let address = store_address(section, protocol, listen);
     for key in KEYS {
-        if section.has(key) && !section.has("backend") {
+        if section.has(key) && !is_proxied(section) {
             section.fault(key, "means something only beside backend".to_owned());
         }
     }
@@ -239,21 +240,22 @@ fn store_address(
     listen: &[SocketAddr],
 ) -> Option<StoreAddress> {
     let address = section.get("backend", store_address::read);
-    if address.is_some() && protocol == Protocol::Opaque {
+    if is_proxied(section) && protocol == Protocol::Opaque {
         section.fault(
-            "backend",
+            if section.has("backend") { "backend" } else { "intercept" },
             "what is opaque cannot be proxied; protocol = \"memcached\", \"resp\" or \"http\" can".to_owned(),
         );
     }
+    let is_intercepted = intercept::is_on(section);
     if let Some(address) = address.as_ref().and_then(StoreAddress::fixed) {
-        if listen.iter().any(|&own| overlap(own, address)) {
+        if !is_intercepted && listen.iter().any(|&own| overlap(own, address)) {
             section.fault("backend", "is an address of the service itself".to_owned());
         }
         if address.ip().is_unspecified() {
             section.fault("backend", "must be the store's own address, e.g. \"127.0.0.1:11212\"".to_owned());
         }
     }
-    address
+    if is_intercepted && !section.has("backend") { intercept::store(listen) } else { address }
 }
 
 /// A tenant that may hold nothing could not be answered.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::intercept::is_proxied;
 use super::raw::{self, Section};
 
 /// A key that a configuration leaves out, and whose default was another once.
@@ -27,7 +28,7 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
     let value =
         |section: &mut Section<'_>, key| section.get(key, |text| Ok(text.to_owned())).unwrap_or_default();
     let has_xdp = value(&mut gate, "xdp") != "off";
-    let proxies = services.iter().any(|service| service.has("backend"));
+    let proxies = services.iter().any(|service| is_proxied(service));
     for (key, restore, matters) in [
         ("fragments", "fragments = \"pass\"", has_xdp),
         ("counter_memory", "counter_memory = \"16GiB\"", has_xdp),
@@ -37,7 +38,7 @@ fn read(mut root: Section<'_>) -> Vec<ChangedDefault> {
         found.add(&gate, "gate", key, restore, matters);
     }
     let are_several = tenants.iter().filter(|tenant| !tenant.has("part_of")).nth(1).is_some();
-    for service in services.iter_mut().filter(|service| service.has("backend")) {
+    for service in services.iter_mut().filter(|service| is_proxied(service)) {
         let name = format!("service.{}", value(service, "name"));
         let is_redis = value(service, "protocol") == "resp";
         let queues = service.has("parallelism") && value(service, "parallelism") != "off";

@@ -6,7 +6,7 @@
 //!
 //! - `raw`: the document and the place of everything in it.
 //! - `units`: quantities as they are written.
-//! - `backend`, `admission`: what only proxied services say.
+//! - `backend`, `admission`: what only proxied services say; `intercept`: those whose stores keep their address.
 //! - `query_types`: the query types of a proxied service.
 //! - `http`: what only services with that protocol say; `cache` that of their answers.
 //! - `identity`: users, and what they may not do.
@@ -53,6 +53,7 @@ mod frames;
 mod gate;
 mod http;
 mod identity;
+mod intercept;
 mod limits;
 mod members;
 mod names;
@@ -90,6 +91,7 @@ pub use fleet::Fleet;
 pub(crate) use http::is_id;
 pub use http::{AccessLog, Http};
 pub use identity::{StoreLogin, User};
+pub use intercept::Intercept;
 pub use limits::short_limits;
 pub use overrides::{Override, Wrong, edit, section_of, value_at};
 pub(crate) use parsers::prefix;
@@ -206,6 +208,8 @@ pub struct Service {
     pub tcp_price: TcpPrice,
     /// The store that its requests are passed on to; `None` for a service that is guarded where it stands.
     pub backend: Option<Backend>,
+    /// How its connections are intercepted; `None` if the store listens elsewhere, or the service is guarded where it stands.
+    pub intercept: Option<Intercept>,
     /// How it is asked how it is; only where it is guarded.
     pub probe: Option<Probe>,
     /// Shedding while its store is slower than usual.

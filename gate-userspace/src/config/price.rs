@@ -2,6 +2,7 @@
 
 use gate_common::units::MilliRu;
 
+use super::intercept::is_proxied;
 use super::parsers::{number, one_of};
 use super::raw::Section;
 use super::units;
@@ -70,7 +71,7 @@ impl Price {
 
 /// Reads a service's price.
 pub(super) fn read(section: &mut Section<'_>) -> Price {
-    let proxied = section.has("backend");
+    let proxied = is_proxied(section);
     let mut s = section.section("price");
     let mut price = Price {
         base: s.get("base", units::price).unwrap_or(MilliRu(500)),

@@ -150,6 +150,11 @@ impl<'d> Section<'d> {
         self.keys.contains_key(key)
     }
 
+    /// True if `key` is there with this text as its value.
+    pub(super) fn says(&self, key: &str, text: &str) -> bool {
+        self.keys.get(key).is_some_and(|(_, value)| value.get_ref().as_str() == Some(text))
+    }
+
     /// True if `key` is there and a table.
     pub(super) fn has_table(&self, key: &str) -> bool {
         self.keys.get(key).is_some_and(|(_, value)| value.get_ref().is_table())

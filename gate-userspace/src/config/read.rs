@@ -12,14 +12,15 @@ use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
 use super::buckets::{BURST_RANGE, DEBT_RANGE, bucket, default_tcp_quota, tcp};
 use super::frames::{Frame, dearer_frames_fit, never_admits};
+use super::intercept::is_proxied;
 use super::names::Names;
 use super::parsers::{SWITCH, address, number, one_of, overlap, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::{Action, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode};
 use super::{
-    Config, Service, Tenant, backend, envoy, fleet, gate, identity, limits, members, own_keys, parsers,
-    parts, price, request_limits, shedding, syn,
+    Config, Service, Tenant, backend, envoy, fleet, gate, identity, intercept, limits, members, own_keys,
+    parsers, parts, price, request_limits, shedding, syn,
 };
 use crate::policy::Tier;
 
@@ -66,7 +67,7 @@ pub(super) fn config(mut root: Section<'_>) -> Config {
     parts::inherit(&mut tenants);
     parts::leave_room(&tenant_sections, &mut tenants);
     if gate.xdp == XdpMode::Off {
-        let guarded = service_sections.iter().filter(|section| !section.has("backend"));
+        let guarded = service_sections.iter().filter(|section| !is_proxied(section));
         guarded.for_each(|section| section.fault("backend", OFF_LEAVES_BARE.to_owned()));
     }
     service_sections.into_iter().chain(tenant_sections).for_each(Section::finish);
@@ -80,7 +81,7 @@ fn service(
     addresses: &mut Vec<TakenAddress>,
 ) -> Service {
     let protocol = section.need("protocol", "\"memcached\"", one_of(&PROTOCOLS)).unwrap_or(Protocol::Opaque);
-    if protocol == Protocol::Http && !section.has("backend") {
+    if protocol == Protocol::Http && !is_proxied(section) {
         let message = "is read only by a proxy: write backend as well, or protocol = \"opaque\"";
         section.fault("protocol", message.to_owned());
     }
@@ -88,6 +89,8 @@ fn service(
     let listen = listen(section, transports, addresses);
     let probe = shedding::probe(section, protocol);
     let backend = backend::read(section, protocol, &listen);
+    let store = backend.as_ref().map(|backend| &backend.address).filter(|_| section.has("backend"));
+    let intercept = intercept::read(section, transports, &listen, store);
     if let Some(process) = backend.as_ref().and_then(|backend| backend.process.as_ref()) {
         blobs(section, process.blobs, addresses);
     }
@@ -98,6 +101,7 @@ fn service(
         name,
         protocol,
         backend,
+        intercept,
         listen,
         transports,
         default: default(section, tenants),
@@ -133,7 +137,7 @@ fn default(section: &mut Section<'_>, tenants: &Names) -> Option<TenantIndex> {
 /// As many as of a tenth of a second may come at once.
 fn hot_key_limit(section: &mut Section<'_>, protocol: Protocol, transports: Transports) -> Option<Limits> {
     let per_sec = section.get("hot_key_limit", units::key_rate)?;
-    let wrong = if section.has("backend") {
+    let wrong = if is_proxied(section) {
         "means nothing with a backend: there hot_keys says what becomes of hot keys"
     } else if protocol != Protocol::Memcached || !transports.udp {
         "only memcached over UDP shows its keys; remove it"
@@ -146,7 +150,7 @@ fn hot_key_limit(section: &mut Section<'_>, protocol: Protocol, transports: Tran
 
 fn tcp_price(section: &mut Section<'_>, protocol: Protocol, transports: Transports) -> TcpPrice {
     let by = section.get("tcp_price", one_of(&TCP_PRICES)).unwrap_or(TcpPrice::Bytes);
-    if by == TcpPrice::Lines && section.has("backend") {
+    if by == TcpPrice::Lines && is_proxied(section) {
         section.fault("tcp_price", "means nothing with a backend: gate reads each request".to_owned());
     } else if by == TcpPrice::Lines && (protocol != Protocol::Memcached || !transports.tcp) {
         section.fault("tcp_price", "only memcached over TCP has lines; write \"bytes\"".to_owned());
@@ -158,7 +162,7 @@ fn transports(section: &mut Section<'_>, protocol: Protocol) -> Transports {
     let listed = section.list("transports", one_of(&TRANSPORTS));
     if !section.has("transports") {
         let has_udp = !matches!(protocol, Protocol::Resp | Protocol::Http);
-        return Transports { udp: has_udp && !section.has("backend"), tcp: true };
+        return Transports { udp: has_udp && !is_proxied(section), tcp: true };
     }
     let udp = listed.iter().find(|item| item.value == Transport::Udp);
     match (udp, protocol) {

@@ -2,6 +2,7 @@
 
 use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
+use super::intercept::Intercept;
 use super::{Config, Fleet, Http, Process, Service};
 use crate::protocol::query_types::QueryTypes;
 
@@ -98,6 +99,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     changed(&[
         ("protocol", old.protocol != new.protocol),
         ("listen", old.listen != new.listen),
+        ("intercept", Intercept::differs(old.intercept, new.intercept)),
         ("transports", old.transports != new.transports),
         ("backend", *address != other.address),
         ("connections", *connections != other.connections),

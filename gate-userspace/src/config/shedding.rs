@@ -2,6 +2,7 @@
 
 use gate_common::units::{Fraction, Nanos};
 
+use super::intercept::is_proxied;
 use super::parsers::{number, one_of, time};
 use super::raw::Section;
 use super::units;
@@ -35,7 +36,7 @@ pub(super) fn probe(section: &mut Section<'_>, protocol: Protocol) -> Option<Pro
         section.section("probe");
         return None;
     }
-    if section.has("backend") {
+    if is_proxied(section) {
         section.fault(
             "probe",
             "means something only without backend: gate sees how long it takes what it passes on".to_owned(),
@@ -56,7 +57,7 @@ pub(super) fn probe(section: &mut Section<'_>, protocol: Protocol) -> Option<Pro
 
 /// Reads when a service sheds.
 pub(super) fn shedding(section: &mut Section<'_>, probe: Option<Probe>) -> Shedding {
-    let watched = section.has("backend") || section.has("probe");
+    let watched = is_proxied(section) || section.has("probe");
     if section.has("shedding") && !watched {
         section.fault("shedding", "means something only beside backend or probe".to_owned());
     }

@@ -50,7 +50,11 @@ fn service(service: &Service) -> String {
         Protocol::Http => "HTTP",
         Protocol::Opaque => "bytes",
     };
-    let how = if service.backend.is_some() { "proxied" } else { "guarded" };
+    let how = match (&service.backend, service.intercept) {
+        (Some(_), Some(_)) => "intercepted",
+        (Some(_), None) => "proxied",
+        (None, _) => "guarded",
+    };
     let at = listed(service.listen.iter().map(SocketAddr::to_string), MOST_ADDRESSES);
     format!("{} ({protocol}, {how}) at {at}", service.name)
 }

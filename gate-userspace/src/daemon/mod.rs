@@ -16,6 +16,7 @@
 //! - `envoy`: the server that Envoys ask.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
 //! - `neighbour`: the gate before this one, where no map names it; `veth`: interfaces whose other end has to be prepared.
+//! - `intercept`: services whose stores keep their address.
 //! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
 //! - `service_manager`: what systemd is told, and the gate that it gets next.
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use self::process::{Daemon, Stop};
 use self::signals::Signals;
 use crate::clock;
-use crate::kernel::PinDir;
+use crate::kernel::{Interception, PinDir};
 
 mod admin;
 mod allocator;
@@ -38,6 +39,7 @@ mod draining;
 mod envoy;
 mod error;
 mod fleet;
+mod intercept;
 mod interfaces;
 mod local;
 mod neighbour;
@@ -71,6 +73,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let maps = Arc::clone(&daemon.maps);
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
+    let intercepted = daemon.interception.as_ref().map(Interception::directory);
     match outcome {
         Ok(Stop::HandOver) => {
             daemon.service_manager.name_successor();
@@ -80,6 +83,9 @@ pub async fn run(options: Options) -> Result<(), Error> {
             daemon.service_manager.stopping();
             drop(daemon);
         }
+    }
+    if let Some(directory) = intercepted.filter(|_| !leave_in_place) {
+        Interception::remove(&directory)?;
     }
     if let Some(pins) = pins.filter(|_| !leave_in_place) {
         PinDir::remove(pins.path())?;

@@ -28,7 +28,7 @@ use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::owner::{Ownership, Predecessor};
-use crate::kernel::{CpuWatch, Heartbeat, Maps, Migration};
+use crate::kernel::{CpuWatch, Heartbeat, Interception, Maps, Migration};
 use crate::logging;
 use crate::probe::Prober;
 
@@ -62,6 +62,8 @@ pub(super) struct Daemon {
     /// The results of each tick.
     pub(super) board: Board,
     pub(super) dispatcher: Option<Dispatcher>,
+    /// The program that gives stores' connections to gate, if any are intercepted.
+    pub(super) interception: Option<Interception>,
     /// The server that Envoys ask.
     pub(super) envoy: Option<EnvoyServer>,
     /// The maps of a gate before this one that still charges there for the clients that it drains.

@@ -14,7 +14,7 @@ use super::process::Daemon;
 use super::service_manager::ServiceManager;
 use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes, syn_cookies};
 use super::trace;
-use super::{admin, fleet, interfaces, local};
+use super::{admin, fleet, intercept, interfaces, local};
 use crate::bypass;
 use crate::clock;
 use crate::config::{self, Config};
@@ -30,7 +30,7 @@ use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::attach;
 use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
-use crate::kernel::{self, CpuWatch, Heartbeat, Maps, Opened, PinDir};
+use crate::kernel::{self, CpuWatch, Heartbeat, Interception, Maps, Opened, PinDir};
 use crate::system_error::with_causes;
 
 impl Daemon {
@@ -91,6 +91,7 @@ impl Daemon {
         let local = local::addresses();
         let occupied = Occupied { local: local.clone(), syn_cookies: syn_cookies(), ..occupied(&maps) };
         let layout = Layout::build(config, &occupied)?;
+        let interception = intercept::open(&options, config)?;
         let (ownership, previous) = opened.take()?;
         let predecessor = match &previous {
             Previous::Draining(predecessor) => Some(predecessor.clone()),
@@ -100,8 +101,15 @@ impl Daemon {
             Previous::None | Previous::Gone(_) => Neighbour::find(&options, config)?,
             Previous::Left(_) | Previous::Draining(_) | Previous::Killed(_) => None,
         };
-        let mut daemon =
-            Self::serving(options, config, port, (maps, ownership), layout, predecessor.clone())?;
+        let mut daemon = Self::serving(
+            options,
+            config,
+            port,
+            (maps, ownership),
+            layout,
+            predecessor.clone(),
+            interception,
+        )?;
         daemon.neighbour = neighbour;
         daemon.local = local;
         daemon.inherited_tenants = occupied.tenants.into_values().collect();
@@ -145,7 +153,9 @@ impl Daemon {
         let (maps, ownership) = Maps::private(&sizes(config)?)?;
         let layout = Layout::build(config, &occupied(&maps))?;
         let neighbour = Neighbour::find(&options, config)?;
-        let mut started = Self::serving(options, config, port, (Arc::new(maps), ownership), layout, None)?;
+        let interception = intercept::open(&options, config)?;
+        let maps = (Arc::new(maps), ownership);
+        let mut started = Self::serving(options, config, port, maps, layout, None, interception)?;
         started.neighbour = neighbour;
         tracing::info!("running without XDP");
         Ok(started)
@@ -158,6 +168,7 @@ impl Daemon {
         (maps, ownership): (Arc<Maps>, Ownership),
         layout: Layout,
         predecessor: Option<Predecessor>,
+        mut interception: Option<Interception>,
     ) -> Result<Self, Error> {
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
@@ -165,11 +176,16 @@ impl Daemon {
             ticker.tick(now(&maps), &[])?;
         }
         let reporter = fleet::join(config, &maps, &mut ticker, options.takeover)?;
-        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after, None)
+        let lifeline = interception.as_ref().map(Interception::lifeline);
+        let heartbeat = Heartbeat::start(Arc::clone(&maps), ownership, config.gate.stale_after, lifeline)
             .map_err(|source| Error::System { what: "starting the heartbeat", source })?;
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;
-        let dispatcher = Dispatcher::start(config, &maps, predecessor, options.takeover)?;
+        let dispatcher =
+            Dispatcher::start(config, &maps, predecessor, options.takeover, interception.as_mut())?;
+        if interception.is_none() {
+            intercept::remove_unwanted(&options, config);
+        }
         let envoy =
             EnvoyServer::start(config, &maps, options.takeover, reporter.as_ref().map(Reporter::book))?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
@@ -200,6 +216,7 @@ impl Daemon {
             changes: Changes::new(Arc::new(config.clone())),
             board: Board::default(),
             dispatcher,
+            interception,
             envoy,
             migrating: None,
             inherited_tenants: HashSet::new(),

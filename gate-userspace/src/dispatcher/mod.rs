@@ -22,6 +22,7 @@
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
+//! - `intercepted`: the sockets of services whose stores keep their address.
 //! - `http`: services that speak HTTP, which pass the same admission.
 //! - `questions`: what the next request would get.
 //! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `shared_service`: what
@@ -41,10 +42,10 @@ use tokio::sync::watch;
 use crate::cache::Cache;
 use crate::clock;
 use crate::config::{self, Config};
-use crate::kernel::Maps;
 use crate::kernel::owner::Predecessor;
+use crate::kernel::{self, Interception, Maps};
 use crate::policy::range::OutOfRange;
-use crate::system_error::{in_words, of_new_file};
+use crate::system_error::{in_words, of_new_file, with_causes};
 
 mod accept;
 mod admission;
@@ -53,6 +54,7 @@ mod hot_cache;
 mod hot_restart;
 mod http;
 mod identity;
+mod intercepted;
 mod limit_refusals;
 mod listen;
 mod member_counts;
@@ -75,6 +77,7 @@ mod wire;
 mod worker;
 
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
+use intercepted::Reserved;
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
 pub use member_counts::{MemberCounts, MemberTotals};
@@ -145,6 +148,9 @@ pub enum Error {
         /// The system's error.
         error: std::io::Error,
     },
+    /// The connections of stores cannot be had.
+    #[error("cannot intercept: {}", with_causes(_0))]
+    Intercept(#[source] kernel::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -154,6 +160,7 @@ impl Dispatcher {
     /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
     /// layout of this configuration, and rows of counters for threads. From a
     /// `predecessor` that still has clients it takes over the sockets. `takes_over` waits for another gate to leave its caches.
+    /// The `interception` is there if a service needs it, and in force when this returns.
     ///
     /// # Errors
     ///
@@ -163,6 +170,7 @@ impl Dispatcher {
         maps: &Arc<Maps>,
         predecessor: Option<Predecessor>,
         takes_over: bool,
+        interception: Option<&mut Interception>,
     ) -> Result<Option<Self>, Error> {
         let first_row = 1 + maps.cpu_rows();
         let rows = (maps.rows() - first_row).max(1);
@@ -171,10 +179,11 @@ impl Dispatcher {
         let (tenants, known) = watch::channel(Arc::new(tenants));
         let (local_addrs, addresses) = watch::channel(Arc::new(LocalAddrs::now()));
         let settings = Settings::of(config, count, &known, &addresses).map_err(Error::Certificate)?;
-        let (settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
+        let (mut settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
         }
+        let _reserved = listen_on_loopbacks(config, &mut settings, interception.as_deref())?;
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
@@ -197,6 +206,9 @@ impl Dispatcher {
         let prepare =
             |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
+        if let (Some(interception), Some(first)) = (interception, plans.first()) {
+            intercepted::intercept(config, interception, first.streams()).map_err(Error::Intercept)?;
+        }
         let shared = common.services;
         let mut this = Self {
             phase,
@@ -392,6 +404,26 @@ impl Dispatcher {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
+}
+
+/// Has services whose connections are intercepted listen on loopback addresses.
+fn listen_on_loopbacks(
+    config: &Config,
+    settings: &mut [Settings],
+    interception: Option<&Interception>,
+) -> Result<Reserved, Error> {
+    let Some(interception) = interception else { return Ok(Reserved::default()) };
+    let reserved = Reserved::of(config, interception).map_err(|(place, error)| Error::Listen {
+        service: config.services[place].name.clone(),
+        address: (std::net::Ipv4Addr::LOCALHOST, 0).into(),
+        error,
+    })?;
+    for settings in settings {
+        if let Some(addresses) = reserved.at(settings.service) {
+            settings.listen.clone_from(addresses);
+        }
+    }
+    Ok(reserved)
 }
 
 /// The number of threads that serve unless the configuration says so.

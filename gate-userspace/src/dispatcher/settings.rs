@@ -1,7 +1,7 @@
 //! The settings of one proxied service, as a thread uses them.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
@@ -14,6 +14,7 @@ use super::store_silence::{SilenceLimits, SlowWork, StorePause};
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config;
+use crate::kernel::own_source;
 use crate::protocol::query_types::QueryTypes;
 
 /// The settings of a service that may change while it runs. A field has the name of its configuration key.
@@ -149,6 +150,8 @@ pub(crate) struct Settings {
     pub(crate) backend: config::Backend,
     /// The store's present address.
     pub(crate) store: Resolver,
+    /// The source of its connections to the store, where they are told by it from those that are intercepted.
+    pub(crate) store_source: Option<IpAddr>,
     /// The present address of the processor of originals; `None` if there is none.
     pub(crate) processor: Option<Resolver>,
     /// The known causes of its silence.
@@ -220,6 +223,9 @@ impl Settings {
                         .process
                         .as_ref()
                         .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
+                    store_source: settings
+                        .intercept
+                        .and_then(|of| Some(own_source(backend.address.fixed()?.ip(), of.local))),
                     store: Resolver::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,

@@ -143,6 +143,13 @@ impl WorkerSetup {
         Ok(Self { number, row, maps, verdicts, phase: common.phase.clone(), services })
     }
 
+    /// The sockets at which it listens for connections, each with its service's place in the configuration.
+    pub(super) fn streams(&self) -> impl Iterator<Item = (usize, &TcpListener)> {
+        self.services.iter().flat_map(|ServiceSetup { shared, listeners, .. }| {
+            listeners.streams.iter().map(|(listener, _)| (shared.settings.service, listener))
+        })
+    }
+
     /// Starts it.
     ///
     /// # Errors

@@ -116,6 +116,12 @@ impl Interception {
         Ok(Self { ebpf, state, intercepted, listeners, pins, leaves_nothing })
     }
 
+    /// Below which directory it is pinned.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        self.pins.parent().map_or_else(PathBuf::new, Path::to_owned)
+    }
+
     /// Where signs of life are to be shown.
     #[must_use]
     pub fn lifeline(&self) -> Lifeline {
@@ -151,7 +157,8 @@ impl Interception {
             for listener in &target.listeners {
                 let system = |source| Error::System { what: "asking a socket for its address", source };
                 let at = listener.local_addr().map_err(system)?;
-                let place = free.next().ok_or_else(|| Error::ObjectLacks { what: maps::LISTENERS.to_owned() })?;
+                let place =
+                    free.next().ok_or_else(|| Error::ObjectLacks { what: maps::LISTENERS.to_owned() })?;
                 let set = self.listeners.set(place, listener, 0);
                 set.map_err(|source| Error::aya(maps::LISTENERS, source))?;
                 let value = Intercepted { listener: place, flags: flags(target), port: at.port().into() };
@@ -188,10 +195,11 @@ impl Interception {
         Ok(())
     }
 
-    /// True if a daemon runs that has interception below `directory` in force.
+    /// The process id of another daemon that runs and owns the interception below `directory`.
     #[must_use]
-    pub fn has_owner(directory: &Path) -> bool {
-        pinned_state(&PinDir::interception(directory)).is_some_and(|state| no_other_owner(&state).is_err())
+    pub fn owner(directory: &Path) -> Option<u32> {
+        let state = pinned_state(&PinDir::interception(directory))?;
+        no_other_owner(&state).is_err().then_some(state.owner_pid as u32)
     }
 
     fn known(&self, key: InterceptKey) -> Option<Intercepted> {
@@ -359,7 +367,8 @@ mod tests {
     fn a_wildcard_of_ipv6_stands_for_both_families() {
         let of = |text: &str| {
             let keys = keys(text.parse().unwrap());
-            keys.map(|key| (key.family, Ipv6Addr::from(key.address).to_string(), key.port)).collect::<Vec<_>>()
+            keys.map(|key| (key.family, Ipv6Addr::from(key.address).to_string(), key.port))
+                .collect::<Vec<_>>()
         };
         let zeros = "::".to_owned();
         assert_eq!(of("198.18.0.1:7"), [(4, "::ffff:198.18.0.1".to_owned(), 7)]);

@@ -1,0 +1,50 @@
+//! Services whose stores keep their address: the program that gives their connections to gate.
+
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::options::Options;
+use crate::config::{self, Config, Fault, Faults};
+use crate::kernel::{self, Interception};
+use crate::system_error::with_causes;
+
+/// Loads the program, if a service needs it. To be called before another gate ends.
+///
+/// # Errors
+///
+/// The place of the service, if this kernel or this user cannot intercept; [`Error::Kernel`].
+pub(super) fn open(options: &Options, config: &Config) -> Result<Option<Interception>, Error> {
+    let mut services = config.services.iter().enumerate();
+    let Some((place, line)) = services.find_map(|(place, service)| Some((place, service.intercept?.line)))
+    else {
+        return Ok(None);
+    };
+    let wrong = match Interception::open(pins(options, config), options.takeover) {
+        Ok(interception) => return Ok(Some(interception)),
+        Err(error @ (kernel::Error::NoInterception { .. } | kernel::Error::NoObject)) => error,
+        Err(error) if error.rules_out_xdp() => error,
+        Err(error) => return Err(error.into()),
+    };
+    let path = format!("service[{place}].intercept");
+    let message = format!("is not to be had here: {}", with_causes(&wrong));
+    let fault = Fault { line, path, value: Some("\"on\"".to_owned()), message };
+    let file = options.config.display().to_string();
+    Err(config::Error::from(Faults { file, faults: vec![fault] }).into())
+}
+
+/// Takes away what a gate before this one left behind, where this one intercepts nothing.
+pub(super) fn remove_unwanted(options: &Options, config: &Config) {
+    let pins = pins(options, config);
+    if !options.takeover && Interception::owner(pins).is_some() {
+        return;
+    }
+    if let Err(error) = Interception::remove(pins) {
+        tracing::warn!(error = with_causes(&error), "interception was left behind");
+    }
+}
+
+/// Where the pins are.
+pub(super) fn pins<'o>(options: &'o Options, config: &'o Config) -> &'o Path {
+    let pins: &PathBuf = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
+    pins
+}

@@ -1,0 +1,109 @@
+//! The sockets of services whose stores keep their address: on loopback addresses, at ports that nobody has to know.
+//!
+//! The gate that follows listens at the same ports, so that it inherits the sockets, or shares their ports until the one before
+//! has left: a takeover goes its usual way.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use gate_common::units::Nanos;
+use nix::sys::socket::{SockaddrStorage, getsockname};
+
+use super::listen;
+use crate::config::{Config, Service};
+use crate::kernel::{self, Interception, Target, loopbacks};
+
+/// The loopback addresses of services that are intercepted. While it lives, nobody else gets their ports.
+#[derive(Debug, Default)]
+pub(super) struct Reserved {
+    sockets: Vec<OwnedFd>,
+    /// By the service's place in the configuration.
+    addresses: HashMap<usize, Vec<SocketAddr>>,
+}
+
+impl Reserved {
+    /// Those that the gate before this one had, as far as they can be had, else others.
+    ///
+    /// # Errors
+    ///
+    /// The system's error, with the service's place.
+    pub(super) fn of(config: &Config, interception: &Interception) -> Result<Self, (usize, io::Error)> {
+        let mut this = Self::default();
+        for (place, service) in config.services.iter().enumerate() {
+            if service.intercept.is_none() {
+                continue;
+            }
+            let before = interception.listens(&service.listen);
+            let mut addresses = Vec::new();
+            for ip in loopbacks(&service.listen) {
+                let known = before.iter().find(|at| at.ip() == ip && !this.has(**at));
+                let reserved = known.and_then(|at| this.reserve(*at).ok());
+                let reserved = reserved.map_or_else(|| this.reserve(SocketAddr::new(ip, 0)), Ok);
+                addresses.push(reserved.map_err(|error| (place, error))?);
+            }
+            this.addresses.insert(place, addresses);
+        }
+        Ok(this)
+    }
+
+    /// Where the service at this place of the configuration listens, if it is intercepted.
+    pub(super) fn at(&self, place: usize) -> Option<&Vec<SocketAddr>> {
+        self.addresses.get(&place)
+    }
+
+    fn has(&self, address: SocketAddr) -> bool {
+        self.addresses.values().flatten().any(|taken| *taken == address)
+    }
+
+    fn reserve(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let socket = listen::reserve(address)?;
+        let name: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+        let v4 = name.as_sockaddr_in().map(|name| name.port());
+        let port = v4.or_else(|| name.as_sockaddr_in6().map(|name| name.port()));
+        self.sockets.push(socket);
+        Ok(SocketAddr::new(address.ip(), port.ok_or(io::ErrorKind::InvalidData)?))
+    }
+}
+
+/// Gives the connections of intercepted services to sockets: `listeners` has one thread's, each with its service's place in the
+/// configuration. The kernel spreads them over all threads'.
+///
+/// # Errors
+///
+/// The kernel's.
+pub(super) fn intercept<'l>(
+    config: &Config,
+    interception: &mut Interception,
+    listeners: impl Iterator<Item = (usize, &'l TcpListener)>,
+) -> kernel::Result<()> {
+    let mut targets: HashMap<usize, Target> = HashMap::new();
+    for (place, listener) in listeners {
+        let service = &config.services[place];
+        let Some(target) = target(service) else { continue };
+        let system = |source| kernel::Error::System { what: "sharing a listening socket", source };
+        let at = listener.local_addr().map_err(system)?;
+        let target = targets.entry(place).or_insert(target);
+        // One that is inherited beside is at the same address.
+        if !target.listeners.iter().any(|known| known.local_addr().is_ok_and(|known| known == at)) {
+            target.listeners.push(listener.try_clone().map_err(system)?);
+        }
+    }
+    let targets: Vec<_> = targets.into_values().collect();
+    interception.put_in_force(&targets, stale_after(config))
+}
+
+fn target(service: &Service) -> Option<Target> {
+    let intercept = service.intercept?;
+    Some(Target {
+        addresses: service.listen.clone(),
+        listeners: Vec::new(),
+        local: intercept.local,
+        refuse: intercept.refuse,
+    })
+}
+
+const fn stale_after(config: &Config) -> Nanos {
+    config.gate.stale_after
+}
