@@ -12,6 +12,7 @@
 #![no_std]
 #![no_main]
 #![allow(unsafe_code, reason = "the context is memory that the verifier checks")]
+#![feature(asm_experimental_arch)]
 
 use aya_ebpf::bindings::{bpf_sk_lookup, sk_action};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
@@ -21,6 +22,40 @@ use aya_ebpf::programs::SkLookupContext;
 use gate_common::abi::{
     InterceptKey, InterceptState, Intercepted, OWN_SOURCE, intercept_flags, intercept_maps,
 };
+
+/// Reads 32 bits of the context, at a place after the start of a field. In assembly, since the compiler would compute the place,
+/// which the verifier does not take.
+macro_rules! field {
+    ($context:expr, $field:ident) => {
+        field!($context, $field, 0)
+    };
+    ($context:expr, $field:ident, $after:literal) => {{
+        let value: u64;
+        // SAFETY: reads a field of the kernel's own context, of which it lets every one be read.
+        unsafe {
+            core::arch::asm!(
+                "{0} = *(u32 *)({1} + {2})",
+                out(reg) value,
+                in(reg) $context,
+                const core::mem::offset_of!(bpf_sk_lookup, $field) + $after,
+                options(pure, readonly, nostack)
+            );
+        }
+        value as u32
+    }};
+}
+
+/// The four words of an IPv6 address of the context.
+macro_rules! words {
+    ($context:expr, $field:ident) => {
+        [
+            field!($context, $field, 0),
+            field!($context, $field, 4),
+            field!($context, $field, 8),
+            field!($context, $field, 12),
+        ]
+    };
+}
 
 /// The life of the daemon.
 #[map]
@@ -63,23 +98,21 @@ impl Connection {
     /// A connection by TCP.
     #[inline(always)]
     fn read(lookup: *mut bpf_sk_lookup) -> Option<Self> {
-        // SAFETY: the kernel's own context, of which it lets every field be read.
-        let lookup = unsafe { &*lookup };
-        if lookup.protocol != TCP {
+        if field!(lookup, protocol) != TCP {
             return None;
         }
-        let port = lookup.local_port as u16;
-        match lookup.family {
+        let port = field!(lookup, local_port) as u16;
+        match field!(lookup, family) {
             AF_INET => Some(Self {
                 family: InterceptKey::V4,
-                local: [0, 0, MAPPED, lookup.local_ip4],
-                remote: [0, 0, MAPPED, lookup.remote_ip4],
+                local: [0, 0, MAPPED, field!(lookup, local_ip4)],
+                remote: [0, 0, MAPPED, field!(lookup, remote_ip4)],
                 port,
             }),
             AF_INET6 => Some(Self {
                 family: InterceptKey::V6,
-                local: lookup.local_ip6,
-                remote: lookup.remote_ip6,
+                local: words!(lookup, local_ip6),
+                remote: words!(lookup, remote_ip6),
                 port,
             }),
             _ => None,

@@ -95,6 +95,14 @@ impl Interception {
         }
         let pins = PinDir::make(&pins)?;
         let leaves_nothing = !link_at(pins.path()).exists();
+        let loaded = Self::load(object, &pins, leaves_nothing);
+        if leaves_nothing && loaded.is_err() {
+            Self::remove(directory)?;
+        }
+        loaded
+    }
+
+    fn load(object: &[u8], pins: &PinDir, leaves_nothing: bool) -> Result<Self> {
         let mut loader = EbpfLoader::new();
         for name in maps::ALL {
             loader.map_pin_path(name, pins.map(name));
@@ -191,6 +199,8 @@ impl Interception {
         let pins = PinDir::interception(directory);
         if pins.exists() {
             PinDir::remove(&pins)?;
+            // The XDP program's pins keep theirs.
+            let _ = fs::remove_dir(directory);
         }
         Ok(())
     }
@@ -258,7 +268,7 @@ impl std::fmt::Debug for Interception {
 impl Drop for Interception {
     fn drop(&mut self) {
         if self.leaves_nothing
-            && let Err(error) = PinDir::remove(&self.pins)
+            && let Err(error) = Self::remove(&self.directory())
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "pins were left behind");
         }

@@ -12,6 +12,7 @@ mod cpus;
 mod example;
 mod fleet_lab;
 mod hot_restart;
+mod intercept;
 mod interfaces;
 mod lab;
 mod lifecycle;
