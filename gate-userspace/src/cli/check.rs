@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::bypass;
-use crate::config::{ChangedDefault, Config, Error, Fault, Faults, changed_defaults, read_text};
+use crate::config::{ChangedDefault, Config, Error, Fault, Faults, Service, changed_defaults, read_text};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
 use crate::kernel::Cpus;
@@ -51,6 +51,9 @@ struct Report {
     changed_defaults: Vec<ChangedDefault>,
     /// Where it would be attached; none if the command line has to say it.
     interfaces: Vec<String>,
+    /// The services whose connections gate would get.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    intercepted: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -85,7 +88,18 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 warnings.extend(interface_warning(&config, &interfaces));
                 warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
-                Report { file, valid: true, counts, memory, faults, warnings, changed_defaults, interfaces }
+                let intercepted = intercepted(&config);
+                Report {
+                    file,
+                    valid: true,
+                    counts,
+                    memory,
+                    faults,
+                    warnings,
+                    changed_defaults,
+                    interfaces,
+                    intercepted,
+                }
             }
             Err(exceeded) => {
                 let fault = fault_of(&exceeded);
@@ -124,6 +138,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 mib(tables_allowed)
             );
         }
+        report.intercepted.iter().for_each(|what| println!("intercepted: {what}"));
         report.say_what_prices_follow();
         if args.verbose {
             report.say_changed_defaults();
@@ -180,6 +195,7 @@ impl Report {
             warnings: Vec::new(),
             changed_defaults: Vec::new(),
             interfaces: Vec::new(),
+            intercepted: Vec::new(),
         }
     }
 }
@@ -193,6 +209,23 @@ impl Memory {
         let tables = table_bytes(&sizes);
         Ok(Self { counters, counters_allowed, tables, tables_allowed })
     }
+}
+
+/// The services whose connections gate would get, in words.
+fn intercepted(config: &Config) -> Vec<String> {
+    let sentence = |service: &Service| {
+        let intercept = service.intercept?;
+        let at: Vec<_> = service.listen.iter().map(ToString::to_string).collect();
+        let local = if intercept.local { ", this machine's own connections too" } else { "" };
+        let lost = if intercept.refuse { "are refused" } else { "reach the store" };
+        let store = &service.backend.as_ref()?.address;
+        Some(format!(
+            "new connections to {} at {}{local}; the store is reached at {store}, and while gate is lost they {lost}",
+            service.name,
+            at.join(", ")
+        ))
+    };
+    config.services.iter().filter_map(sentence).collect()
 }
 
 fn interfaces(config: &Config) -> Vec<String> {

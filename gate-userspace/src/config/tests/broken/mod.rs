@@ -1,6 +1,7 @@
 //! A good configuration, what breaks it, and what is then printed.
 
 mod http;
+mod intercept;
 mod members;
 mod service;
 mod tenant;
@@ -27,8 +28,8 @@ quota = "2000 RU/s"
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.
-pub(super) const BROKEN: [&[Broken]; 7] =
-    [GATE, service::ROWS, http::ROWS, tenant::ROWS, members::ROWS, tls::ROWS, DOCUMENT];
+pub(super) const BROKEN: [&[Broken]; 8] =
+    [GATE, service::ROWS, intercept::ROWS, http::ROWS, tenant::ROWS, members::ROWS, tls::ROWS, DOCUMENT];
 
 const GATE: &[Broken] = &[
     (
