@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_is_stale_when_it_is_too_old_and_never_when_it_is_to_come() {
+    fn a_heartbeat_that_is_too_old_is_stale_one_to_come_is_not() {
         for (heartbeat, stale_after, now, stale) in [
             (0, 1_000, 0, true),
             (0, u64::MAX, 1, true),

@@ -91,3 +91,34 @@ fn is_store(address: SocketAddr, listen: &[SocketAddr]) -> bool {
 }
 
 const ON_LOST: [(&str, bool); 2] = [("pass", false), ("refuse", true)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    const TEXT: &str = "[gate]\ninterface = \"eth1\"\n[[service]]\nname = \"cache\"\nprotocol = \"memcached\"\n\
+                        listen = \"198.18.0.1:11211\"\n[[tenant]]\nname = \"a\"\nsources = \"10.0.0.0/8\"\n\
+                        quota = \"unlimited\"\n";
+
+    #[test]
+    fn an_intercepted_service_is_proxied_to_its_own_address() {
+        for (listen, store) in [
+            ("198.18.0.1:11211", "198.18.0.1:11211"),
+            ("0.0.0.0:11211", "127.0.0.1:11211"),
+            ("[::]:11211", "[::1]:11211"),
+        ] {
+            let with = |intercept: &str| {
+                let text =
+                    TEXT.replace("198.18.0.1:11211\"", &format!("{listen}\"\nintercept = \"{intercept}\""));
+                Config::parse("gate.toml", &text).unwrap().services.remove(0)
+            };
+            let service = with("on");
+            assert_eq!(service.backend.unwrap().address.to_string(), store);
+            assert_eq!(service.transports, Transports { udp: false, tcp: true });
+            let intercept = service.intercept.unwrap();
+            assert_eq!((intercept.local, intercept.refuse, intercept.line), (false, false, 7));
+            assert!(with("off").backend.is_none());
+        }
+    }
+}

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use gate_common::units::Nanos;
 use nix::sys::socket::{SockaddrStorage, getsockname};
 
-use super::listen;
+use super::settings::Settings;
+use super::{Error, listen};
 use crate::config::{Config, Service};
 use crate::kernel::{self, Interception, Target, loopbacks};
 
@@ -24,12 +25,36 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
+    /// Reserves them, and has the services listen there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`].
+    pub(super) fn listen_there(
+        config: &Config,
+        settings: &mut [Settings],
+        interception: Option<&Interception>,
+    ) -> Result<Self, Error> {
+        let Some(interception) = interception else { return Ok(Self::default()) };
+        let this = Self::of(config, interception).map_err(|(place, error)| Error::Listen {
+            service: config.services[place].name.clone(),
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            error,
+        })?;
+        for settings in settings {
+            if let Some(addresses) = this.addresses.get(&settings.service) {
+                settings.listen.clone_from(addresses);
+            }
+        }
+        Ok(this)
+    }
+
     /// Those that the gate before this one had, as far as they can be had, else others.
     ///
     /// # Errors
     ///
     /// The system's error, with the service's place.
-    pub(super) fn of(config: &Config, interception: &Interception) -> Result<Self, (usize, io::Error)> {
+    fn of(config: &Config, interception: &Interception) -> Result<Self, (usize, io::Error)> {
         let mut this = Self::default();
         for (place, service) in config.services.iter().enumerate() {
             if service.intercept.is_none() {
@@ -46,11 +71,6 @@ impl Reserved {
             this.addresses.insert(place, addresses);
         }
         Ok(this)
-    }
-
-    /// Where the service at this place of the configuration listens, if it is intercepted.
-    pub(super) fn at(&self, place: usize) -> Option<&Vec<SocketAddr>> {
-        self.addresses.get(&place)
     }
 
     fn has(&self, address: SocketAddr) -> bool {

@@ -183,7 +183,7 @@ impl Dispatcher {
         if settings.is_empty() {
             return Ok(None);
         }
-        let _reserved = listen_on_loopbacks(config, &mut settings, interception.as_deref())?;
+        let _reserved = Reserved::listen_there(config, &mut settings, interception.as_deref())?;
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
@@ -404,26 +404,6 @@ impl Dispatcher {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
-}
-
-/// Has services whose connections are intercepted listen on loopback addresses.
-fn listen_on_loopbacks(
-    config: &Config,
-    settings: &mut [Settings],
-    interception: Option<&Interception>,
-) -> Result<Reserved, Error> {
-    let Some(interception) = interception else { return Ok(Reserved::default()) };
-    let reserved = Reserved::of(config, interception).map_err(|(place, error)| Error::Listen {
-        service: config.services[place].name.clone(),
-        address: (std::net::Ipv4Addr::LOCALHOST, 0).into(),
-        error,
-    })?;
-    for settings in settings {
-        if let Some(addresses) = reserved.at(settings.service) {
-            settings.listen.clone_from(addresses);
-        }
-    }
-    Ok(reserved)
 }
 
 /// The number of threads that serve unless the configuration says so.

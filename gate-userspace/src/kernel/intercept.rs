@@ -320,7 +320,7 @@ fn flags(target: &Target) -> u32 {
     flag(target.local, intercept_flags::LOCAL) | flag(target.refuse, intercept_flags::REFUSE)
 }
 
-/// What the pinned maps say of their owner, if they are of this version and of the shapes that it needs.
+/// The state in the pinned maps, if they are of this version and of the shapes that it needs.
 fn pinned_state(pins: &Path) -> Option<InterceptState> {
     let expected = [
         (maps::STATE, MapType::Array, (4, size_of::<InterceptState>()), 1, BPF_F_MMAPABLE),

@@ -16,9 +16,10 @@ use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
 
 /// Where the example's services listen.
-const SERVICES: [(&str, &str); 6] = [
+const SERVICES: [(&str, &str); 7] = [
     ("cache", "198.18.0.1:11211"),
     ("sessions", "198.18.0.1:6379"),
+    ("carts", "198.18.0.1:6382"),
     ("metrics", "198.18.0.1:8125"),
     ("pages", "198.18.0.1:11311"),
     ("profiles", "198.18.0.1:6380"),
@@ -70,6 +71,7 @@ const TRAFFIC: &[Traffic] = &[
     of("acme-search", "cache", By::Stream, "198.18.1.1", GET),
     of("acme-search", "profiles", By::Balancer([198, 18, 1, 1]), BALANCER, PING),
     of("acme-batch", "sessions", By::Stream, "198.18.2.1", PING),
+    of("acme-batch", "carts", By::Stream, "198.18.2.1", PING),
     of("acme-batch", "pages", By::Datagrams, "198.18.2.1", GET),
     of("guest", "metrics", By::Silent, "198.18.1.200", &[("x", "")]),
     of("guest", "profiles", By::Stream, "198.18.1.200", &[("HGETALL a\r\n", "*0")]),
@@ -192,7 +194,7 @@ fn selection<'t>(all: &[Block<'t>], block: &Block<'t>) -> Vec<Block<'t>> {
 struct Scene {
     site: Site,
     files: PathBuf,
-    _stores: [ChildProcess; 3],
+    _stores: [ChildProcess; 4],
     _guarded: Memcached,
     _peer: ChildProcess,
 }
@@ -229,6 +231,12 @@ impl Scene {
                 &[&["--bind", "198.18.0.1", "fd00::1", "--protected-mode", "no"], &keeps_nothing[..]]
                     .concat(),
                 "198.18.0.1:6379",
+            )?,
+            store(
+                &site,
+                "redis-server",
+                &[&["--bind", "198.18.0.1", "--port", "6382"], &keeps_nothing[..]].concat(),
+                "198.18.0.1:6382",
             )?,
             store(
                 &site,

@@ -11,8 +11,9 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 172] = [
+const ORDER: [&str; 173] = [
     "worker.rs",
+    "intercepted.rs",
     "pipeline/mod.rs",
     "pipeline/accepted.rs",
     "pipeline/client_task.rs",

@@ -105,27 +105,6 @@ fn what_is_left_out_has_its_documented_default() {
 }
 
 #[test]
-fn an_intercepted_service_is_proxied_to_the_store_at_its_own_address() {
-    for (listen, store) in [
-        ("198.18.0.1:11211", "198.18.0.1:11211"),
-        ("0.0.0.0:11211", "127.0.0.1:11211"),
-        ("[::]:11211", "[::1]:11211"),
-    ] {
-        let with = |intercept: &str| {
-            let text =
-                GOOD.replace("198.18.0.1:11211\"", &format!("{listen}\"\nintercept = \"{intercept}\""));
-            Config::parse("gate.toml", &text).unwrap().services.remove(0)
-        };
-        let service = with("on");
-        assert_eq!(service.backend.unwrap().address.to_string(), store);
-        assert_eq!(service.transports, Transports { udp: false, tcp: true });
-        let intercept = service.intercept.unwrap();
-        assert_eq!((intercept.local, intercept.refuse, intercept.line), (false, false, 7));
-        assert!(with("off").backend.is_none());
-    }
-}
-
-#[test]
 fn what_a_tenant_leaves_out_has_its_documented_default() {
     let config = Config::parse("gate.toml", GOOD).unwrap();
     assert_eq!(
