@@ -77,7 +77,6 @@ mod wire;
 mod worker;
 
 use hot_restart::{InheritedSockets, LivePredecessor, Phase};
-use intercepted::Reserved;
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
 pub use member_counts::{MemberCounts, MemberTotals};
@@ -183,7 +182,7 @@ impl Dispatcher {
         if settings.is_empty() {
             return Ok(None);
         }
-        let _reserved = Reserved::listen_there(config, &mut settings, interception.as_deref())?;
+        let _reserved = intercepted::Reserved::listen_there(config, &mut settings, interception.as_deref())?;
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());

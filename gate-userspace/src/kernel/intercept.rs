@@ -253,7 +253,7 @@ impl Interception {
         let attached = program.attach(namespace);
         let id = attached.map_err(|source| Error::aya("attaching to the network namespace", source))?;
         let link = program.take_link(id).map_err(|source| Error::aya(INTERCEPT_PROGRAM, source))?;
-        let link = FdLink::try_from(link).map_err(|source| Error::aya(INTERCEPT_PROGRAM, source))?;
+        let link = FdLink::from(link);
         link.pin(&pin).map_err(|source| Error::aya("pinning the link of interception", source))?;
         Ok(())
     }
