@@ -15,8 +15,11 @@ const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\
 #[test]
 fn a_dead_store_is_reported_soon_and_comes_back_by_itself() -> Result<()> {
     let store = Listening::memcached()?;
-    let gate = Listening::gate("memcached", store.address, "store_timeout = \"200ms\"", EVERYONE)?;
-    gate.ask(b"set a 0 0 1\r\n1\r\n", b"STORED\r\n")?;
+    // Another thread might still be connecting, and would know that its request has not been sent.
+    let one = "threads = \"1\"";
+    let service = "store_timeout = \"200ms\"";
+    let gate = Listening::gate_with(one, "memcached", store.address, service, EVERYONE)?;
+    wait_until("it is not served", || Ok(gate.ask(b"set a 0 0 1\r\n1\r\n", b"\r\n")? == b"STORED\r\n"))?;
     store.stall()?;
     let asked = Instant::now();
     let said = gate.ask(b"get a\r\n", b"reason=store-down\r\n")?;
