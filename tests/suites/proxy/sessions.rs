@@ -186,6 +186,42 @@ fn a_failed_login_is_one_failed_login_at_the_store() -> Result<()> {
 }
 
 #[test]
+fn replies_that_a_client_wants_again_are_those_of_its_requests() -> Result<()> {
+    let store = Listening::redis()?;
+    add_user(&store, "alice", "a-secret")?;
+    store.ask(b"ACL SETUSER bob reset on >a-secret ~* &* +@all -client\r\n", b"+OK\r\n")?;
+    let of_alice =
+        "[[tenant]]\nname = \"a\"\nusers = [\"alice\"]\nquota = \"unlimited\"\ndeny = [\"FLUSHALL\"]";
+    let gate = Listening::gate("resp", store.address, "", &format!("{EVERYONE}\n{of_alice}"))?;
+    let silence = "CLIENT REPLY OFF\r\nINCR n\r\nMULTI\r\nINCR n\r\nEXEC\r\nCLIENT REPLY ON\r\n";
+    for begin in ["CLIENT REPLY ON\r\n", silence, &format!("GET x\r\n{silence}")] {
+        let before = failed_logins(&store)?;
+        let mut client = gate.connect()?;
+        let failed = "AUTH alice wrong\r\nACL WHOAMI\r\nFLUSHALL\r\n";
+        let logged_in = "AUTH alice a-secret\r\nACL WHOAMI\r\nFLUSHALL\r\nECHO the-end\r\n";
+        client.write_all(format!("{begin}{failed}{logged_in}").as_bytes())?;
+        let said = String::from_utf8(read_until(&mut client, b"the-end\r\n")?)?;
+        let said = said.trim_start_matches("$-1\r\n");
+        let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+        let expected = format!(
+            "+OK\r\n{wrong}$7\r\ndefault\r\n+OK\r\n+OK\r\n$5\r\nalice\r\n-ERR unknown command 'DENIED"
+        );
+        ensure!(said.starts_with(&expected), "{begin}: {said}");
+        let asked = failed_logins(&store)? - before;
+        ensure!(asked == 1, "{asked} logins for one");
+    }
+    // bob may not be silent. His answers are not taken for those to a login.
+    let mut client = gate.connect()?;
+    let asked = "AUTH bob a-secret\r\nCLIENT REPLY OFF\r\nSET a 1\r\nCLIENT REPLY ON\r\nAUTH alice wrong\r\nFLUSHALL\r\nACL WHOAMI\r\n";
+    client.write_all(asked.as_bytes())?;
+    let said = String::from_utf8(read_until(&mut client, b"bob\r\n")?)?;
+    let starts = ["+OK", "-NOPERM", "+OK", "-NOPERM", "-", "+OK", "$3", "bob"];
+    let is_so = said.lines().zip(starts).all(|(line, start)| line.starts_with(start));
+    ensure!(is_so && said.lines().count() == starts.len(), "{said}");
+    Ok(())
+}
+
+#[test]
 fn a_login_in_a_transaction_counts_once_that_has_run() -> Result<()> {
     let store = Listening::redis()?;
     ["alice", "bob", "carol"].iter().try_for_each(|user| add_user(&store, user, "a-secret"))?;

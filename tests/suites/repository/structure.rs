@@ -11,7 +11,7 @@ use super::source::workspace;
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 173] = [
+const ORDER: [&str; 174] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -25,6 +25,7 @@ const ORDER: [&str; 173] = [
     "pipeline/dedicated_requests/admission.rs",
     "pipeline/dedicated_requests/login.rs",
     "pipeline/dedicated_requests/memory.rs",
+    "pipeline/dedicated_requests/replies.rs",
     "pipeline/dedicated_requests.rs",
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",

@@ -3,8 +3,12 @@
 //! The store's replies there are forwarded unchanged. Here they are only counted, so that each write's mark goes with
 //! its answer, and so that its latency is known. A transaction's commands are answered before they are done: `EXEC`,
 //! which does them, marks the keys of all of them. Where answers cannot be counted (subscriptions, `MONITOR`,
-//! `CLIENT REPLY`, replication, or a client with too many requests outstanding), a write is one without an answer: its
+//! `CLIENT REPLY SKIP`, replication, or a client with too many requests outstanding), a write is one without an answer: its
 //! keys, and no others, stay marked for the store's timeout.
+//!
+//! **Silence.** After `CLIENT REPLY OFF` there are no answers, until `CLIENT REPLY ON` is answered: then they are counted again. If
+//! anything comes before that, or the answer is not that of a `CLIENT REPLY ON`, the store has taken one of the two otherwise, and
+//! answers cannot be counted any more.
 
 use std::collections::VecDeque;
 
@@ -25,10 +29,22 @@ pub(crate) struct DedicatedWrites<T> {
     waiting: VecDeque<PendingReply<T>>,
     /// The number of them, the last, that have not been sent.
     unsent: usize,
-    /// True once replies cannot be counted any more.
-    has_lost_count: bool,
+    count: Count,
     /// The reply that has begun, if its end has not come.
     partial: Option<PartialReply>,
+}
+
+/// The match of replies to requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    /// Each request has one.
+    Known,
+    /// The client wants none.
+    Silent,
+    /// The next is the first one after a silence.
+    Resuming,
+    /// Nobody can tell any more whose they are.
+    Lost,
 }
 
 /// A request that is not answered.
@@ -74,7 +90,7 @@ impl<T> DedicatedWrites<T> {
             rest: Buffer::default(),
             waiting: VecDeque::new(),
             unsent: 0,
-            has_lost_count: false,
+            count: Count::Known,
             partial: None,
         }
     }
@@ -84,7 +100,7 @@ impl<T> DedicatedWrites<T> {
         if !has_one_reply || self.waiting.len() >= MOST_WAITING {
             self.stop_counting();
         }
-        if self.has_lost_count {
+        if self.has_lost_count() {
             // Without an answer it stays for the store's timeout.
             return drop(mark);
         }
@@ -100,18 +116,41 @@ impl<T> DedicatedWrites<T> {
 
     /// The number of requests that are not answered; 0 once replies cannot be counted.
     pub(crate) fn len(&self) -> usize {
-        if self.has_lost_count { 0 } else { self.waiting.len() }
+        if self.has_lost_count() { 0 } else { self.waiting.len() }
     }
 
-    /// True once replies cannot be counted any more.
+    /// True while replies cannot be counted.
     pub(crate) fn has_lost_count(&self) -> bool {
-        self.has_lost_count
+        match self.count {
+            Count::Known | Count::Resuming => false,
+            Count::Silent | Count::Lost => true,
+        }
+    }
+
+    /// The client wants no replies from now on. All that it has asked is answered; else its replies cannot be counted any more.
+    pub(crate) fn silence(&mut self) {
+        match self.count {
+            Count::Known if self.waiting.is_empty() && self.is_between_replies() => {
+                self.count = Count::Silent
+            }
+            Count::Silent | Count::Lost => {}
+            Count::Known | Count::Resuming => self.stop_counting(),
+        }
+    }
+
+    /// The client wants replies again: the next one is to this request. True if they could not be counted, and can be from then on.
+    pub(crate) fn resume(&mut self) -> bool {
+        let resumes = self.count == Count::Silent;
+        if resumes {
+            self.count = Count::Resuming;
+        }
+        resumes
     }
 
     /// The request whose reply is due, and when it was sent.
     pub(crate) fn first(&self) -> Option<(&T, Nanos)> {
         let first =
-            self.waiting.front().filter(|_| !self.has_lost_count && self.waiting.len() > self.unsent)?;
+            self.waiting.front().filter(|_| !self.has_lost_count() && self.waiting.len() > self.unsent)?;
         Some((&first.request, first.sent))
     }
 
@@ -127,12 +166,12 @@ impl<T> DedicatedWrites<T> {
 
     /// True if a reply is due, or the store may send something at any time.
     pub(crate) fn awaits_store(&self) -> bool {
-        self.has_lost_count || !self.waiting.is_empty()
+        self.has_lost_count() || !self.waiting.is_empty()
     }
 
     /// True if no part of a reply has come without its end.
     pub(crate) fn is_between_replies(&self) -> bool {
-        !self.has_lost_count && self.rest.is_empty() && self.partial.is_none()
+        !self.has_lost_count() && self.rest.is_empty() && self.partial.is_none()
     }
 
     /// The memory that this takes, in bytes.
@@ -156,7 +195,10 @@ impl<T> DedicatedWrites<T> {
         mut piece: impl FnMut(&T, &[u8]),
         mut answered: impl FnMut(T, Nanos, DedicatedReply),
     ) {
-        if self.has_lost_count {
+        if self.has_lost_count() {
+            if !bytes.is_empty() {
+                self.stop_counting();
+            }
             return;
         }
         self.rest.push(bytes);
@@ -182,6 +224,12 @@ impl<T> DedicatedWrites<T> {
                     return self.stop_counting();
                 };
                 mark.into_iter().for_each(Mark::over);
+                if self.count == Count::Resuming {
+                    match reply.start {
+                        ReplyStart::Done => self.count = Count::Known,
+                        ReplyStart::Queued | ReplyStart::Failed => self.stop_counting(),
+                    }
+                }
                 answered(request, sent, reply);
             }
         }
@@ -189,7 +237,7 @@ impl<T> DedicatedWrites<T> {
 
     /// From now on no request is answered, as far as can be told, nor are those that wait.
     fn stop_counting(&mut self) {
-        self.has_lost_count = true;
+        self.count = Count::Lost;
         self.waiting.clear();
         self.unsent = 0;
         self.rest.clear();
@@ -353,6 +401,37 @@ mod tests {
             assert_eq!(pieces.concat(), &replies[b">1\r\n+push\r\n".len()..], "{cut}");
             assert_eq!(pieces.map(|pieces| pieces.len()), [31, 7], "{cut}");
         }
+    }
+
+    #[test]
+    fn a_silence_ends_with_the_answer_to_the_request_that_ends_it() {
+        let silent = || {
+            let mut scene = Scene::new();
+            scene.outstanding.silence();
+            scene.write("a");
+            assert!(scene.outstanding.has_lost_count() && scene.blocked("a"));
+            scene
+        };
+        for (answers, is_known) in [
+            ("+OK\r\n", true),
+            ("+QUEUED\r\n", false),
+            ("-NOPERM no\r\n", false),
+            ("-NOPERM no\r\n+OK\r\n", false),
+            ("+OK\r\n+OK\r\n", false),
+        ] {
+            let mut scene = silent();
+            assert!(scene.outstanding.resume());
+            scene.outstanding.push(None, true, 1);
+            scene.receive(answers.as_bytes());
+            assert_eq!(!scene.outstanding.has_lost_count(), is_known, "{answers}");
+        }
+        let mut scene = silent();
+        scene.receive(b"-NOPERM no\r\n");
+        assert!(!scene.outstanding.resume(), "it was none");
+        let mut scene = Scene::new();
+        scene.write("a");
+        scene.outstanding.silence();
+        assert!(!scene.outstanding.resume(), "an answer is missing");
     }
 
     #[test]

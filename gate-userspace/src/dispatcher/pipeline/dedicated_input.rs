@@ -5,6 +5,7 @@ use gate_common::abi::Reason;
 
 use super::exchange::Exchange;
 use crate::dispatcher::admission::demand::Demand;
+use crate::dispatcher::clients::conversation::RefusedBefore;
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;
@@ -38,6 +39,10 @@ pub(super) struct NextRequest<W: Wire> {
     /// The bytes that go to the store instead.
     pub(super) instead: Option<&'static [u8]>,
     pub(super) has_one_reply: bool,
+    /// Set if, outside a transaction, it turns replies on or off ([`SessionState::wants_replies`]).
+    pub(super) wants_replies: Option<bool>,
+    /// True if it is a login with a password that gate knows to be wrong, and nothing depends on it.
+    pub(super) is_wrong_login: bool,
 }
 
 impl ConnectionState {
@@ -84,6 +89,8 @@ impl<W: Wire> Exchange<'_, W> {
     ) -> NextRequest<W> {
         let (tenant, denied) = self.client.tenant_for(&request, bytes);
         let login = W::Session::login(&request, bytes).filter(LoginRequest::names_user);
+        let stands_alone =
+            !state.in_transaction && self.client.refused_before.get() == RefusedBefore::Nothing;
         let instead = match is_first {
             true => None,
             false => {
@@ -93,6 +100,10 @@ impl<W: Wire> Exchange<'_, W> {
                 self.instead(denied, tenant, &request, bytes, login.as_ref())
             }
         };
+        let is_wrong = || login.as_ref().is_some_and(|login| self.is_wrong(login));
+        let is_wrong_login = stands_alone && instead.is_some() && denied.is_none() && is_wrong();
+        let wants_replies = W::Session::wants_replies(&request, bytes);
+        let wants_replies = wants_replies.filter(|_| !state.in_transaction && instead.is_none());
         let class = self.service.types.borrow().classify::<W>(&request, bytes);
         let demand = self.service.demand(tenant, class, &request, bytes);
         NextRequest {
@@ -104,7 +115,9 @@ impl<W: Wire> Exchange<'_, W> {
             effect: W::Session::effect(&request),
             changes_session: W::Session::changes_session(&request),
             login: login.filter(|_| instead.is_none()),
-            has_one_reply: instead.is_some() || W::has_one_answer(&request),
+            has_one_reply: instead.is_some() || wants_replies.is_some() || W::has_one_answer(&request),
+            wants_replies,
+            is_wrong_login,
             instead,
             request,
             len,
@@ -150,6 +163,12 @@ impl<W: Wire> Exchange<'_, W> {
         state.in_transaction && !login.reset && (is_of_other_tenant() || !self.logins.borrow().have_room())
     }
 
+    /// True if gate knows the password of a login to be wrong.
+    fn is_wrong(&self, login: &LoginRequest) -> bool {
+        let login = login.login.as_ref();
+        login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false)
+    }
+
     /// The refusal of a request that is denied to the tenant or too long, or whose password gate knows to be wrong.
     fn refusal(
         &self,
@@ -159,8 +178,7 @@ impl<W: Wire> Exchange<'_, W> {
         bytes: &[u8],
         login: Option<&LoginRequest>,
     ) -> Option<Refusal> {
-        let login = login.and_then(|login| login.login.as_ref());
-        if login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false) {
+        if login.is_some_and(|login| self.is_wrong(login)) {
             self.service.metrics.count(Event::LoginFailed);
             return Some(Refusal::of(Reason::Unsupported));
         }

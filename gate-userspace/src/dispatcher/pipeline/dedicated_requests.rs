@@ -33,11 +33,12 @@ use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
-use crate::protocol::{Refusal, Step};
+use crate::protocol::Step;
 
 mod admission;
 mod login;
 mod memory;
+mod replies;
 
 /// The requests of a client with a dedicated connection.
 pub(super) struct DedicatedRequests<'a, W: Wire> {
@@ -232,7 +233,13 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             Err(refusal) => return self.refuse(next, refusal, to_store).await,
         };
         admission.count_passed(&self.service.ledger.borrow(), &mut charged);
+        let resumes = self.follow_replies(next.wants_replies, to_store).await?;
         let has_lost_count = self.exchange.outstanding.borrow().has_lost_count();
+        if next.is_wrong_login && !has_lost_count {
+            return self
+                .answer(next, |out| out.extend_from_slice(W::Session::WRONG_PASSWORD), to_store)
+                .await;
+        }
         let verified = if has_lost_count { self.verify(&mut next).await? } else { None };
         let answers_logins = next.login.is_some()
             || next.effect == Effect::Commit && self.exchange.logins.borrow().are_queued();
@@ -243,6 +250,10 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         }
         if let Some(login) = verified {
             return self.apply_login(&login);
+        }
+        if resumes {
+            // Only its answer shows whether there was a silence.
+            self.wait_for_replies(0, to_store).await?;
         }
         if answers_logins { self.take_logins(to_store).await } else { Ok(()) }
     }
@@ -337,20 +348,6 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         let &NextRequest { class, tenant, client_tenant, .. } = next;
         let body = Body { class, tenant, client_tenant, is_skipped, progress: BodyProgress::default() };
         self.body = W::is_streamed(&next.request).then_some(body);
-    }
-
-    /// Gives gate's own reply to a request, when the store has answered all before it.
-    async fn refuse(&mut self, next: NextRequest<W>, refusal: Refusal, to_store: &StoreSocket) -> Ended {
-        self.wait_for_replies(0, to_store).await?;
-        self.client.note_refused(&next.request, refusal);
-        self.begin_body(&next, true);
-        {
-            let conversation = &mut *self.client.conversation.borrow_mut();
-            conversation.replies.output.append(|out| W::refuse(refusal, out));
-            conversation.input.consume(next.len);
-        }
-        self.client.has_finished_a_request();
-        if self.exchange.flush_to_client().await { Ok(()) } else { Err(CloseCause::ClientLeft) }
     }
 
     /// Charges a part of a body, and adds it to what goes to the store.

@@ -98,7 +98,7 @@ impl<W: Wire> Session<W> {
         let identity = self.identity.borrow().clone();
         let verified = asks.login.as_ref().and_then(|login| service.tenants.borrow().verifies(login));
         match verified {
-            Some(false) => return Ok(WRONG_PASSWORD.to_vec()),
+            Some(false) => return Ok(W::Session::WRONG_PASSWORD.to_vec()),
             Some(true) if asks.is_login_only() && service.pools.has_verified(&identity.after(asks)) => {
                 return Ok(OK.to_vec());
             }
@@ -173,6 +173,5 @@ impl<W: Wire> Session<W> {
     }
 }
 
-/// As Redis has them.
+/// As Redis has it.
 const OK: &[u8] = b"+OK\r\n";
-const WRONG_PASSWORD: &[u8] = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n";

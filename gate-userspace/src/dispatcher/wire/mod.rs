@@ -169,6 +169,15 @@ pub(crate) trait SessionState<R> {
         None
     }
 
+    /// True or false if the client wants replies from now on, or none, and it is certain that the store takes this so; `bytes` are all
+    /// of the request.
+    fn wants_replies(_request: &R, _bytes: &[u8]) -> Option<bool> {
+        None
+    }
+
+    /// The reply to a login with a password that gate knows to be wrong.
+    const WRONG_PASSWORD: &'static [u8] = b"";
+
     /// True if it waits for the store's replicas to have what its client has written.
     fn awaits_replicas(_request: &R) -> bool {
         false

@@ -74,6 +74,22 @@ impl SessionState<Request> for Resp {
         }
     }
 
+    fn wants_replies(request: &Request, bytes: &[u8]) -> Option<bool> {
+        if request.command != REPLY || request.args(bytes).count() != 3 {
+            return None;
+        }
+        let mode = request.args(bytes).nth(2)?;
+        match (mode.eq_ignore_ascii_case(b"ON"), mode.eq_ignore_ascii_case(b"OFF")) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            // `SKIP` is about the next request alone.
+            (false, false) => None,
+        }
+    }
+
+    const WRONG_PASSWORD: &'static [u8] =
+        b"-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+
     #[inline]
     fn awaits_replicas(request: &Request) -> bool {
         [WAIT, WAITAOF].contains(&request.command)
@@ -91,6 +107,7 @@ const CLIENT: Command = Command::named("client");
 const CLIENT_INFO: Command = Command::named("client|info");
 const NO_EVICT: Command = Command::named("client|no-evict");
 const NO_TOUCH: Command = Command::named("client|no-touch");
+const REPLY: Command = Command::named("client|reply");
 const PAUSE: Command = Command::named("client|pause");
 const UNPAUSE: Command = Command::named("client|unpause");
 const WAIT: Command = Command::named("wait");
