@@ -21,7 +21,7 @@ pub(super) fn gate(mut section: Section<'_>) -> Gate {
     let gate = Gate {
         interfaces: interfaces(s),
         xdp: s.get("xdp", one_of(&XDP_MODES)).unwrap_or(XdpMode::Auto),
-        mode: s.get("mode", one_of(&MODES)).unwrap_or(Mode::Enforce),
+        mode: s.get("mode", one_of(&Mode::WRITTEN)).unwrap_or(Mode::Enforce),
         enforce: s.get("enforce", units::percentage).unwrap_or(Fraction::ONE),
         tick: s.get("tick", time(TICK_RANGE)).unwrap_or(Nanos::from_millis(100)),
         algorithm: s.get("algorithm", one_of(&ALGORITHMS)).unwrap_or(Algorithm::TokenBucket),
@@ -161,7 +161,6 @@ const TCP_ACTIONS: [(&str, TcpAction); 4] = [
 ];
 const ALGORITHMS: [(&str, Algorithm); 2] =
     [("token-bucket", Algorithm::TokenBucket), ("rejection-rate", Algorithm::RejectionRate)];
-pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
 const ON_STALE: [(&str, OnStale); 2] = [("bucket", OnStale::Bucket), ("pass", OnStale::Pass)];
 const XDP_MODES: [(&str, XdpMode); 4] = [
     ("auto", XdpMode::Auto),

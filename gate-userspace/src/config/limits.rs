@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::buckets::FEW;
-use super::gate::MODES;
 use super::parsers::{one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
@@ -23,7 +22,7 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
         }
         let pattern = section.need("name", "\"shop/user=*\"", pattern);
         let limits = limits(&mut section);
-        let is_shadow = section.get("mode", one_of(&MODES)) == Some(Mode::Shadow);
+        let is_shadow = section.get("mode", one_of(&Mode::WRITTEN)) == Some(Mode::Shadow);
         if let Some(pattern) = pattern {
             if let Some(line) = lines.get(&pattern) {
                 section.fault("name", format!("is taken, on line {line}"));

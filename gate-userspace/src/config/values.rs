@@ -85,6 +85,11 @@ pub enum Mode {
     Shadow,
 }
 
+impl Mode {
+    /// Both, as they are written.
+    pub(super) const WRITTEN: [(&str, Self); 2] = [("enforce", Self::Enforce), ("shadow", Self::Shadow)];
+}
+
 /// The algorithm of a tenant's refusals. The local bucket stays on under every algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

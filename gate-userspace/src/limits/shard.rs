@@ -49,7 +49,7 @@ pub(super) struct Entry {
     pub(super) is_first: bool,
 }
 
-/// What holds for a bucket until its share is set.
+/// The terms of a bucket until its share is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) origin: Origin,

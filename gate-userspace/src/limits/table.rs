@@ -197,7 +197,7 @@ impl Table {
         }
     }
 
-    /// What holds for a bucket of which nothing has been set.
+    /// The terms of a bucket of which nothing has been set.
     fn first_terms(&self, rules: &Rules, name: &Name) -> Option<Terms> {
         let terms = terms_of(rules, name)?;
         Some(Terms { limits: divided(terms.limits, self.first_of.load(Ordering::Relaxed)), ..terms })

@@ -8,7 +8,7 @@ use super::picture::{self, Row};
 /// The course of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Chart {
-    /// What is drawn.
+    /// The name of the chart.
     pub title: String,
     /// The counts.
     pub lines: Vec<Line>,

@@ -12,14 +12,14 @@ use super::stage::Seen;
 pub struct Row {
     /// The scene, and what goes wrong in it.
     pub title: String,
-    /// Whom gate spares, and whom or what it holds back.
+    /// The tenants that gate spares, and those that it holds back.
     pub comparisons: [Comparison; 2],
 }
 
 /// One number, without gate and with it. The longest bar belongs to the largest, and the others are in proportion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// What is compared, with its unit.
+    /// The name of the number.
     pub of: String,
     /// From without gate to with it.
     pub bars: Vec<Bar>,
