@@ -78,7 +78,7 @@ fn rules(patterns: &[&str]) -> Rules {
     let mut rules = Rules::default();
     for pattern in patterns.iter().filter_map(|pattern| Pattern::parse(pattern).ok()) {
         // A second one of a pattern is left out.
-        let _ = rules.add(Rule { pattern, limits: Limits::new(100_000, 1_000_000_000) });
+        let _ = rules.add(Rule::new(pattern, Limits::new(100_000, 1_000_000_000)));
     }
     rules
 }

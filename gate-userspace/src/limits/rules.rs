@@ -36,8 +36,11 @@ pub struct Rules {
     list: Vec<Rule>,
     domains: HashMap<Box<str>, Node, RandomState>,
     /// By domain and key, the values that a pattern spells out, whichever entry they are in.
-    spelt_out: HashMap<Box<str>, HashMap<Box<str>, HashSet<Box<str>, RandomState>, RandomState>, RandomState>,
+    spelt_out: HashMap<Box<str>, SpeltOut, RandomState>,
 }
+
+/// Values by key.
+type SpeltOut = HashMap<Box<str>, HashSet<Box<str>, RandomState>, RandomState>;
 
 /// A rule's pattern is that of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
