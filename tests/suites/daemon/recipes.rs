@@ -84,7 +84,12 @@ fn shape(output: &str) -> Vec<Vec<String>> {
             digits.chars().take_while(|c| c.is_ascii_digit() || matches!(c, ',' | '.')).collect();
         let number = number.trim_end_matches([',', '.']);
         let is_long = number.len() > 1 && !word.contains(':');
-        if is_long { word.replacen(number, "#", 1) } else { word.to_owned() }
+        if !is_long {
+            return word.to_owned();
+        }
+        // What is left of a limit may be a debt.
+        let unsigned = word.strip_prefix('-').filter(|rest| rest.starts_with(number));
+        unsigned.unwrap_or(word).replacen(number, "#", 1)
     };
     output.lines().map(|line| line.split_whitespace().map(word).collect()).collect()
 }
@@ -318,6 +323,7 @@ fn each_recipe_of_the_document_is_run() -> Result<()> {
 #[test]
 fn outputs_differ_by_words_and_not_by_large_numbers() {
     assert_eq!(shape("a  12,345 quota 77\n"), shape("a 9,999,999   quota 12\n"));
+    assert_eq!(shape("left 23.8"), shape("left -0.5"));
     assert_ne!(shape("refused 0"), shape("refused 12"));
     assert_ne!(shape("DENIED rule=deny"), shape("DENIED rule=keys"));
     assert_ne!(shape("127.0.0.1:9920"), shape("127.0.0.1:9921"));

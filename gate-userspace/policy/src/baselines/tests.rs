@@ -294,3 +294,10 @@ proptest! {
         prop_assert!(wait.decide(REQUEST, Nanos(now), 0.5).admits());
     }
 }
+
+#[test]
+fn a_tenth_less_is_lighter() {
+    for (lately, lighter) in [(8.9, true), (9.1, false), (10.5, false)] {
+        assert_eq!(super::averages::is_lighter(10.0, lately), lighter, "{lately}");
+    }
+}

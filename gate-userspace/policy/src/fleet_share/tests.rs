@@ -69,6 +69,19 @@ fn parts_follow_demand_and_what_is_in_the_bucket() {
 }
 
 #[test]
+fn gates_are_listed_with_what_they_are_asked_for_and_granted() {
+    let mut shares = held_back();
+    shares.report(3, at(0), used(30, 0));
+    shares.report(1, at(0), used(50, 10));
+    let (rate, _) = part(shares.share(3, at(0)));
+    let gates: Vec<_> = shares.gates(at(0)).filter(|(_, demand, _)| *demand > 0).collect();
+    let [(1, 600_000, none), (3, 300_000, granted)] = gates[..] else { panic!("{gates:?}") };
+    assert_eq!(none, 0.0);
+    // By its demand, a third is its.
+    assert!((granted - 1.0 / 3.0).abs() < 0.01, "{granted}, {rate} RU/s");
+}
+
+#[test]
 fn gates_are_never_granted_more_than_all() {
     let mut shares = held_back();
     for gate in 0..2 {

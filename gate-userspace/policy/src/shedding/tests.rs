@@ -237,3 +237,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_queue_that_stands_is_just_low_enough_for_the_lowest_tier() {
+    let settings = Settings::default();
+    let low = settings.shed_below[Tier::BestEffort.index()].next_down();
+    for (ratio, stands, signal) in [
+        (Some(1.0), false, Some(1.0)),
+        (None, false, None),
+        (Some(1.0), true, Some(low)),
+        (None, true, Some(low)),
+        (Some(low / 2.0), true, Some(low / 2.0)),
+    ] {
+        assert_eq!(settings.signal(ratio, stands), signal, "{ratio:?} {stands}");
+    }
+}

@@ -229,7 +229,7 @@ fn refusals_of_grpc_say_when_to_try_again() -> Result<()> {
     // The head says all, and nothing follows.
     let mut curl = Command::new("curl");
     curl.args([
-        "-s",
+        "-sS",
         "-i",
         "--noproxy",
         "*",
@@ -240,8 +240,9 @@ fn refusals_of_grpc_say_when_to_try_again() -> Result<()> {
         "127.0.0.9",
     ]);
     curl.args(["-H", "content-type: application/grpc+proto", "-d", "x"]);
-    let shown = String::from_utf8(curl.arg(format!("http://{}/", gate.address)).output()?.stdout)?;
-    ensure!(shown.starts_with("HTTP/2 200") && shown.contains("grpc-status: 7\r\n"), "{shown}");
+    let output = curl.arg(format!("http://{}/", gate.address)).output()?;
+    let shown = String::from_utf8(output.stdout.clone())?;
+    ensure!(shown.starts_with("HTTP/2 200") && shown.contains("grpc-status: 7\r\n"), "{output:?}");
     ensure!(shown.ends_with("\r\n\r\n"), "{shown}");
     // Others are answered as ever.
     let mut plain = super::client_from(&gate, 9)?;
