@@ -13,6 +13,7 @@ use gate_tests::memcached::{Connection, Datagrams, Memcached, PORT};
 use gate_tests::net::{CLIENT_INTERFACE, SERVER_INTERFACE, SERVER_V4};
 use gate_tests::privilege;
 use gate_tests::world::World;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// The kernel gives up at a million; a later kernel may walk more of the same program than an earlier one.
@@ -106,6 +107,38 @@ fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
     ensure!(from_polite.ask("get key\r\n")? == VALUE, "the polite tenant is not served after the takeover");
     second.end()?;
     ensure!(site.anything_left()?.is_none(), "{:?}", site.anything_left()?);
+    Ok(())
+}
+
+#[test]
+fn a_store_keeps_its_address_and_is_reached_without_gate() -> Result<()> {
+    if !privilege::root("kernels::a_store_keeps_its_address_and_is_reached_without_gate") {
+        return Ok(());
+    }
+    let site = Site::new(&format!(
+        "[gate]\nxdp = \"off\"\n\
+         [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n\
+         transports = [\"tcp\"]\nintercept = \"on\"\n\
+         [[tenant]]\nname = \"all\"\nsources = [\"198.18.0.0/15\"]\nquota = \"unlimited\"\ndeny = [\"touch\"]\n"
+    ))?;
+    let _server = Memcached::start(&site.net)?;
+    let ask = || Connection::open(&site.net, "198.18.0.2".parse()?)?.ask("touch key 1\r\n");
+    ensure!(ask()? == "NOT_FOUND", "it is not the store");
+    for ends_by_itself in [true, false] {
+        let mut gate = site.launch(&[])?;
+        gate.wait_for(" serves cache", UNTIL_LOADED)?;
+        let said = ask()?;
+        ensure!(said.starts_with("SERVER_ERROR denied"), "{said}");
+        if ends_by_itself {
+            gate.end()?;
+        } else {
+            gate.signal(Signal::SIGKILL)?;
+            // One that was killed has failed.
+            ensure!(gate.finish(PATIENCE).is_err(), "it was not killed");
+        }
+        let said = ask()?;
+        ensure!(said == "NOT_FOUND", "{said}");
+    }
     Ok(())
 }
 
