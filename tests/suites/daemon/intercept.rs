@@ -76,6 +76,13 @@ fn from_server(site: &Site, at: &str) -> Result<Option<By>> {
     site.net.server.enter(|| ping(at, PATIENCE))?
 }
 
+/// A gate without XDP, whose program would be verified at each start.
+fn serving(site: &Site, arguments: &[&str]) -> Result<ChildProcess> {
+    let mut gate = site.launch(arguments)?;
+    gate.wait_for(" serves ", PATIENCE)?;
+    Ok(gate)
+}
+
 fn ended(gate: &mut ChildProcess) -> Result<()> {
     // One that was killed has failed.
     wait_until("gate has ended", || Ok(!gate.is_running().unwrap_or(false)))
@@ -148,7 +155,7 @@ fn connections_reach_the_store_when_gate_is_killed_or_stopped() -> Result<()> {
     }
     const STORE: &str = "198.18.0.1:6379";
     let site = Site::new(&format!(
-        "[gate]\nstale_after = \"300ms\"\n{}{}{TENANT}",
+        "[gate]\nxdp = \"off\"\nstale_after = \"2s\"\n{}{}{TENANT}",
         service("redis", "resp", "\"198.18.0.1:6379\"", ""),
         service("strict", "resp", "\"198.18.0.1:6380\"", "on_lost = \"refuse\""),
     ))?;
@@ -156,7 +163,7 @@ fn connections_reach_the_store_when_gate_is_killed_or_stopped() -> Result<()> {
         redis(&site, &["--port", "6379", "--protected-mode", "no"])?,
         redis(&site, &["--port", "6380", "--protected-mode", "no"])?,
     ];
-    let mut gate = site.start(&[])?;
+    let mut gate = serving(&site, &[])?;
     assert_eq!(from_client(&site, STORE)?, Some(By::Gate));
     assert_eq!(from_client(&site, "198.18.0.1:6380")?, Some(By::Gate));
 
@@ -178,7 +185,7 @@ fn connections_reach_the_store_when_gate_is_killed_or_stopped() -> Result<()> {
             ended(&mut gate)?;
             assert_eq!(from_client(&site, STORE)?, Some(By::Store), "at once");
             assert!(from_client(&site, "198.18.0.1:6380").is_err(), "it is to be refused");
-            gate = site.start(&[])?;
+            gate = serving(&site, &[])?;
             wait_for(&site, STORE, By::Gate)?;
             over.store(true, Ordering::Relaxed);
             clients.join().expect("no panic")?;
@@ -228,7 +235,7 @@ fn no_connection_is_lost_or_passes_gate_by_in_a_takeover() -> Result<()> {
     const STORE: &str = "198.18.0.1:6379";
     let config = |more: &str| {
         format!(
-            "{}{}{TENANT}",
+            "[gate]\nxdp = \"off\"\n{}{}{TENANT}",
             more,
             service("redis", "resp", "[\"198.18.0.1:6379\", \"[fd00::1]:6379\"]", "")
         )
@@ -238,7 +245,7 @@ fn no_connection_is_lost_or_passes_gate_by_in_a_takeover() -> Result<()> {
         redis(&site, &["--port", "6379", "--protected-mode", "no"])?,
         redis(&site, &["--port", "6380", "--protected-mode", "no"])?,
     ];
-    let mut gate = site.start(&[])?;
+    let mut gate = serving(&site, &[])?;
     let over = AtomicBool::new(false);
     let connected = AtomicUsize::new(0);
     let answered = std::thread::scope(|scope| -> Result<Vec<_>> {
@@ -250,7 +257,7 @@ fn no_connection_is_lost_or_passes_gate_by_in_a_takeover() -> Result<()> {
         // The second has another service before this one, whose places differ.
         for more in ["", &service("other", "resp", "\"198.18.0.1:6380\"", ""), ""] {
             site.configure(&config(more))?;
-            let next = site.start(&["--takeover"])?;
+            let next = serving(&site, &["--takeover"])?;
             let mut before = std::mem::replace(&mut gate, next);
             ended(&mut before)?;
             let so_far = connected.load(Ordering::Relaxed);
