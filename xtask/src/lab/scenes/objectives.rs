@@ -140,7 +140,7 @@ fn compared(measured: &Measured, seconds: f64) -> [Comparison; 2] {
             bars: phases.map(|(phase, seen, _)| Bar::latency(phase, seen.latency.p90, seen)).into(),
         },
         Comparison {
-            of: "answers".to_owned(),
+            of: "answers, late ones included".to_owned(),
             bars: phases.map(|(phase, seen, seconds)| Bar::per_sec(phase, seen.answered, seconds)).into(),
         },
     ]
