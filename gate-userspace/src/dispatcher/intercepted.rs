@@ -49,7 +49,7 @@ impl Reserved {
         Ok(this)
     }
 
-    /// Those that the gate before this one had, as far as they can be had, else others.
+    /// Reserves the addresses of the gate before this one, as far as they can be had, else others.
     ///
     /// # Errors
     ///

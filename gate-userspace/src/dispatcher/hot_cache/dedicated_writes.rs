@@ -43,7 +43,7 @@ enum Count {
     Silent,
     /// The next is the first one after a silence.
     Resuming,
-    /// Nobody can tell any more whose they are.
+    /// Replies may be anybody's.
     Lost,
 }
 

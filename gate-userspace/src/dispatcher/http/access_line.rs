@@ -40,7 +40,7 @@ struct Line {
     /// Missing if the client has left before there was an answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// Of the answer's body; of a WebSocket all that went to the client.
+    /// The length of the answer's body; of a WebSocket all that went to the client.
     bytes: u64,
     /// Until the head of the answer was there.
     #[serde(skip_serializing_if = "Option::is_none")]

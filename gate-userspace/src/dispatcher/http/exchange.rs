@@ -73,7 +73,7 @@ pub(super) async fn answer(
                 }),
                 None => {
                     if is_websocket {
-                        // What gate makes itself is no WebSocket.
+                        // The offer is taken back: gate processes images, and the store is asked for an ordinary answer.
                         head::withdraw_offer(&mut parts.headers);
                     }
                     processed::answer(asking, parts, body).await

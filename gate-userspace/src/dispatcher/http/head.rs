@@ -56,7 +56,7 @@ pub(super) fn prepare_request(
         return Err(HeadFault::Malformed);
     }
     unite_lengths(headers).map_err(|Garbled| HeadFault::Malformed)?;
-    // What HTTP/1.0 offers is passed over (RFC 9110, 7.8).
+    // A server passes over the offers of HTTP/1.0 (RFC 9110, 7.8).
     let is_websocket = parts.version == Version::HTTP_11 && wants_websocket(headers);
     let has_body = is_chunked || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
     if is_websocket && (parts.method != Method::GET || has_body) {

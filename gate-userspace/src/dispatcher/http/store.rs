@@ -40,7 +40,7 @@ pub(super) struct Store {
     metrics: Arc<WorkerMetrics>,
     state: Arc<StoreState>,
     idle: RefCell<Vec<StoreConnection>>,
-    /// Those of HTTP/2.
+    /// The connections of HTTP/2.
     shared: SharedConnections,
     is_http2: bool,
     health: RefCell<Health>,
@@ -242,7 +242,7 @@ impl Store {
             if let (Some(switch), Ok(())) = (switch, ended) {
                 let Parts { io, read_buf, .. } = connection.into_parts();
                 let stream = Box::new(io.into_inner());
-                // Nobody wants it unless the store goes on with another protocol.
+                // The receiver is gone, unless the store goes on with another protocol.
                 let _ = switch.send(SwitchedStream { stream, early: read_buf, connected });
             }
         });

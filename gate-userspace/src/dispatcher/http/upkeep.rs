@@ -201,7 +201,7 @@ fn close_for<'c>(bytes: usize, connections: impl Iterator<Item = &'c Rc<Connecti
 const OFTEN: Duration = Duration::from_millis(10);
 /// Of [`OFTEN`]: the policies' tick.
 const TICK: u32 = 10;
-/// Of [`OFTEN`]: how often it is checked that the tenants of WebSockets are still there.
+/// The time between two looks for the tenants of WebSockets, in units of [`OFTEN`].
 const LOOK_AT_TENANTS: u32 = 50;
 /// Of [`OFTEN`]: how often idle store connections are looked at.
 const RELEASE: u32 = 200;
