@@ -105,6 +105,8 @@ pub(super) enum Failure {
     BrokenBody,
     /// Its body is no body.
     MalformedBody,
+    /// The store has answered it before all of its body was there.
+    Answered,
     /// The store was silent for too long.
     Timeout,
 }

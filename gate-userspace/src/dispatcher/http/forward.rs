@@ -190,7 +190,8 @@ fn ended_early(under_way: &UnderWay, failure: Failure, lost: impl Fn(StatusCode)
             under_way.service.admission.count_refusal(under_way.call.payer.tenant, Reason::Malformed);
             Refused::with_status(Reason::Malformed, StatusCode::BAD_REQUEST)
         }
-        Failure::SlowBody | Failure::BrokenBody => {
+        // Once it has been answered nobody waits for its head.
+        Failure::SlowBody | Failure::BrokenBody | Failure::Answered => {
             under_way.service.admission.count_refusal(under_way.call.payer.tenant, Reason::Limit);
             Refused::with_status(Reason::Limit, StatusCode::REQUEST_TIMEOUT)
         }

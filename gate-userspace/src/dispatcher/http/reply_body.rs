@@ -152,7 +152,7 @@ impl StoreReply {
                 call.store.keep(connection);
             } else if connection.sender.is_http2() {
                 // Else it would go on to the store beside the next requests, without a slot.
-                call.fail(Failure::BrokenBody);
+                call.fail(Failure::Answered);
             }
         }
     }

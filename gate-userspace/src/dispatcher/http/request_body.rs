@@ -1,6 +1,10 @@
 //! The body of a request on its way to the store: bounded, charged and watched as it passes.
+//!
+//! **Early answers.** A store may answer before it has all of a body, and take no more of it. The client has the answer, and goes on
+//! sending: its connection has no next request before the end of this one. So gate reads on for a while, and charges for it.
 
 use std::error::Error as _;
+use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,6 +12,7 @@ use std::task::{Context, Poll};
 
 use gate_common::abi::Reason;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tokio::time::timeout;
 
 use super::call::{Call, Failure, Side, WaitsFor};
 use super::sender::BodyError;
@@ -18,7 +23,8 @@ use crate::protocol::{Refusal, Rule};
 /// A body that passes.
 #[derive(Debug)]
 pub(super) struct PassingBody {
-    incoming: Incoming,
+    /// `None` once it passes no more.
+    incoming: Option<Incoming>,
     service: Rc<HttpService>,
     call: Rc<Call>,
     /// The bytes that have passed, and those that have been paid for.
@@ -42,6 +48,7 @@ impl PassingBody {
         paid: u64,
         most: usize,
     ) -> Self {
+        let incoming = Some(incoming);
         Self { incoming, service, call, passed: 0, paid, most: most as u64, has_ended: false }
     }
 
@@ -64,6 +71,18 @@ impl PassingBody {
     fn fail<T>(&self, why: Failure) -> Poll<Option<Result<T, BodyError>>> {
         self.call.fail(why);
         Poll::Ready(Some(Err(BrokenOff.into())))
+    }
+
+    /// Reads what its store does not want, if that is little and its tenant can pay for it.
+    async fn read_on(mut self) {
+        let most = self.passed.saturating_add(MOST_UNWANTED);
+        while let Some(rest) = &mut self.incoming
+            && let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut *rest).poll_frame(cx)).await
+        {
+            if self.charge(frame.data_ref().map_or(0, Bytes::len)).is_err() || self.passed > most {
+                return;
+            }
+        }
     }
 
     /// The store has all of it.
@@ -98,7 +117,8 @@ impl Body for PassingBody {
         if self.call.poll_failure(Side::Request, cx).is_some() {
             return Poll::Ready(Some(Err(BrokenOff.into())));
         }
-        let frame = match Pin::new(&mut self.incoming).poll_frame(cx) {
+        let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
+        let frame = match Pin::new(incoming).poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
                 self.call.waits_for(WaitsFor::Body, clock::monotonic());
@@ -121,17 +141,40 @@ impl Body for PassingBody {
         if let Err(refusal) = self.charge(len) {
             return self.fail(Failure::Refused(refusal));
         }
-        if self.incoming.is_end_stream() {
+        if self.is_end_stream() {
             self.end();
         }
         Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.incoming.as_ref().map_or_else(SizeHint::default, Incoming::size_hint)
     }
 }
+
+impl Drop for PassingBody {
+    /// The store takes no more of it.
+    fn drop(&mut self) {
+        let is_wanted = matches!(self.call.failure(), None | Some(Failure::Answered));
+        if self.has_ended || self.is_end_stream() || !is_wanted {
+            return;
+        }
+        let rest = Self {
+            incoming: self.incoming.take(),
+            service: Rc::clone(&self.service),
+            call: Rc::clone(&self.call),
+            has_ended: true,
+            ..*self
+        };
+        let patience = self.service.limits.get().client_timeout.into();
+        // However it ends: a connection whose body is not read to its end has no next request.
+        tokio::task::spawn_local(async move { timeout(patience, rest.read_on()).await });
+    }
+}
+
+/// A longer rest costs a client less by a new connection than by being sent.
+const MOST_UNWANTED: u64 = 256 << 10;

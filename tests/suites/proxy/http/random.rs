@@ -166,8 +166,9 @@ fn compare([store, gate]: [SocketAddr; 2], has_cache: bool, mut rng: Rng, reques
     for number in 0..requests {
         let (request, is_head) = request(&mut rng);
         let shown = || format!("{number}: {}", String::from_utf8_lossy(&request[..request.len().min(300)]));
-        let expected = ask(&mut direct, || connect(store), &request, is_head).with_context(shown)?;
-        let reply = ask(&mut through, || connect(gate), &request, is_head).with_context(shown)?;
+        let from = |server: &'static str| move || format!("{server}, {}", shown());
+        let expected = ask(&mut direct, || connect(store), &request, is_head).with_context(from("nginx"))?;
+        let reply = ask(&mut through, || connect(gate), &request, is_head).with_context(from("gate"))?;
         if shown().contains(" /echo") {
             // nginx says what it was asked, which gate has added to.
             let asked_for = |source: &str| reply.text().contains(&format!("for={source} "));

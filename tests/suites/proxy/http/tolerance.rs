@@ -1,7 +1,7 @@
 //! Clients and stores that do what RFC 9110 to 9113 allow, and that many do.
 
 use std::io::Write as _;
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -159,3 +159,58 @@ fn what_waits_in_the_queue_is_not_with_the_store() -> Result<()> {
     }
     Ok(())
 }
+
+/// The next request by this method: pieces of bodies are passed over.
+fn next(store: &FakeStore, method: &str) -> Result<TcpStream> {
+    loop {
+        let (connection, piece) = store.next()?;
+        if piece.starts_with(method.as_bytes()) {
+            return Ok(connection);
+        }
+    }
+}
+
+/// A gate before a store that is spoken to by HTTP/2: another gate, whose own store is this one.
+fn gates(store: &FakeStore) -> Result<[Listening; 2]> {
+    let second = gate(store.address, "")?;
+    Ok([gate(second.address, "backend_http = \"h2\"")?, second])
+}
+
+/// The head of a request with a body of this length, and the first of the body.
+fn begin(method: &str, length: usize) -> Vec<u8> {
+    format!("{method} / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\nbody").into_bytes()
+}
+
+#[test]
+fn a_client_goes_on_where_the_store_wants_no_more_of_a_body() -> Result<()> {
+    let store = FakeStore::start()?;
+    let [gate, _second] = gates(&store)?;
+    let client = &mut client(&gate)?;
+    for method in ["POST", "PUT", "DELETE"] {
+        client.send(&begin(method, 100_004))?;
+        next(&store, method)?.write_all(ENOUGH)?;
+        ensure!(client.reply(false)?.status == 405, "{method}");
+        client.send(&[b'x'; 100_000])?;
+        client.send(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")?;
+        respond(&mut next(&store, "GET")?, "ok")?;
+        ensure!(client.reply(false)?.text() == "ok", "{method}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_long_body_that_the_store_does_not_want_ends_its_client() -> Result<()> {
+    let store = FakeStore::start()?;
+    let [gate, _second] = gates(&store)?;
+    let client = &mut client(&gate)?;
+    client.send(&begin("POST", 900_000))?;
+    next(&store, "POST")?.write_all(ENOUGH)?;
+    ensure!(client.reply(false)?.status == 405);
+    // It may be cut off while it sends.
+    let _ = client.send(&[b'x'; 600_000]);
+    ensure!(client.reply(false).is_err());
+    Ok(())
+}
+
+/// The last answer on a connection of the store, to a request of which it wants no more.
+const ENOUGH: &[u8] = b"HTTP/1.1 405 No\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
