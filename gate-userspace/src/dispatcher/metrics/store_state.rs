@@ -3,17 +3,24 @@
 //! **Rule.** A store is up from the first connection on, and down when a connection fails and there is no other. A change is
 //! logged at once. While a store stays down, or loses connections without going down, one line in [`REMINDER`] counts the
 //! failures: a dead store costs a log line a minute, however many threads and pools try to reach it.
+//!
+//! **One truth.** Each connection pauses by itself after it has failed. Once one of them reaches a store that was down, the others need
+//! not sit out their pauses: [`StoreState::back`]. A store that fails at once again ends their pauses once a second, no more often.
 
 use std::fmt::Display;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gate_common::units::Nanos;
+use tokio::sync::Notify;
 
 use crate::config::StoreAddress;
 
 /// One store's state, shared by all threads. It is locked only when a connection begins or ends, and by readers.
 #[derive(Debug, Default)]
-pub(crate) struct StoreState(Mutex<State>);
+pub(crate) struct StoreState {
+    state: Mutex<State>,
+    back: Notify,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -26,6 +33,8 @@ struct State {
     logged: Option<Nanos>,
     /// The last failure.
     failed: Option<Nanos>,
+    /// When the others' pauses were ended last.
+    told: Option<Nanos>,
 }
 
 /// Reachability of a store.
@@ -53,7 +62,7 @@ pub(crate) enum StoreLog {
 impl StoreState {
     /// A connection has been established.
     pub(crate) fn connected(&self, now: Nanos) -> Option<StoreLog> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.connections += 1;
         let before = state.reached;
         if before.is_some_and(|before| before.up) {
@@ -64,18 +73,27 @@ impl StoreState {
         // The next failure is news.
         state.logged = None;
         let down_for = now.saturating_sub(before?.since);
+        if state.told.is_none_or(|told| now.saturating_sub(told) >= TOLD_EVERY) {
+            state.told = Some(now);
+            self.back.notify_waiters();
+        }
         Some(StoreLog::UpAgain { down_for })
+    }
+
+    /// Waits until a connection reaches the store, which was down.
+    pub(crate) async fn back(&self) {
+        self.back.notified().await;
     }
 
     /// A connection that had been established has ended.
     pub(crate) fn disconnected(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.connections = state.connections.saturating_sub(1);
     }
 
     /// A connection has failed, or could not be made.
     pub(crate) fn failed(&self, now: Nanos) -> Option<StoreLog> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.failures += 1;
         state.failed = Some(now);
         let reached = state.reached;
@@ -99,20 +117,24 @@ impl StoreState {
 
     /// Reachability of the store; `None` if that has not been tried.
     pub(crate) fn reached(&self) -> Option<Reached> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).reached
+        self.lock().reached
     }
 
     /// True if the store is known to be down at `now`: an attempt to reach it has failed within [`KNOWN_FOR`]. A store
     /// that nobody has tried since, or whose connections were closed because nobody used them, may be up.
     pub(crate) fn is_down(&self, now: Nanos) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
         let is_recent = state.failed.is_some_and(|failed| now.saturating_sub(failed) < KNOWN_FOR);
         is_recent && state.reached.is_some_and(|reached| !reached.up)
     }
 
     /// Connections that there are now.
     pub(crate) fn connections(&self) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).connections
+        self.lock().connections
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,11 +168,16 @@ impl State {
 
 /// Longer than the longest pause between two attempts, which is a second.
 const KNOWN_FOR: Nanos = Nanos::from_secs(3);
+/// How often pauses are ended at most: as often as the longest ends by itself.
+const TOLD_EVERY: Nanos = Nanos::from_secs(1);
 /// How often a lasting failure is logged.
 const REMINDER: Nanos = Nanos::from_secs(60);
 
 #[cfg(test)]
 mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Waker};
+
     use super::*;
 
     const fn at(secs: u64) -> Nanos {
@@ -180,6 +207,29 @@ mod tests {
         let lines: Vec<_> = tries.flatten().collect();
         let still = |minutes: u64| StoreLog::StillDown { down_for: at(60 * minutes), failures: 600 };
         assert_eq!(lines, [StoreLog::Down, still(1), still(2), still(3)]);
+    }
+
+    #[test]
+    fn a_store_that_is_back_ends_all_pauses_once_a_second() {
+        let state = StoreState::default();
+        let is_over = |pause: &mut Pin<&mut dyn Future<Output = ()>>| {
+            pause.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        let mut now = 0;
+        // The milliseconds that the store is down, and whether a pause ends with that.
+        for (down_for, ends) in [(100, true), (900, false), (150, true), (10, false)] {
+            let pause: &mut Pin<&mut dyn Future<Output = ()>> = &mut pin!(state.back());
+            state.failed(Nanos::from_millis(now));
+            assert!(!is_over(pause));
+            now += down_for;
+            state.connected(Nanos::from_millis(now));
+            assert_eq!(is_over(pause), ends, "at {now} ms");
+            state.disconnected();
+        }
+        let pause: &mut Pin<&mut dyn Future<Output = ()>> = &mut pin!(state.back());
+        assert!(!is_over(pause));
+        state.connected(at(9));
+        assert!(!is_over(pause), "it was not down");
     }
 
     #[test]

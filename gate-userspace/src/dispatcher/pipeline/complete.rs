@@ -215,6 +215,10 @@ impl<W: Wire> StoreEvents for Service<W> {
         tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");
     }
 
+    fn store_back(&self) -> impl Future<Output = ()> {
+        self.service_metrics.store.back()
+    }
+
     fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool {
         self.close_pool_clients(pool, why)
     }

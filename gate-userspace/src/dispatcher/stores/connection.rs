@@ -189,7 +189,10 @@ impl<E: StoreEvents> StoreConnection<E> {
             let backoff = self.fail(&*events, clock::monotonic());
             events.store_down(&error, backoff);
             events.flush();
-            tokio::time::sleep(backoff.into()).await;
+            tokio::select! {
+                () = tokio::time::sleep(backoff.into()) => {}
+                () = events.store_back() => {}
+            }
             self.state.borrow_mut().health.retry();
         }
     }

@@ -79,6 +79,9 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// A connection ended for `error`, or could not be made; the next attempt is after `backoff`.
     fn store_down(&self, error: &StoreError, backoff: Nanos);
 
+    /// Waits until any connection, of any thread, reaches the store after it was down.
+    fn store_back(&self) -> impl Future<Output = ()>;
+
     /// The store no longer accepts the user of a pool. True if the pool is closed for that.
     fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool;
 

@@ -312,6 +312,10 @@ mod tests {
 
         fn store_down(&self, _: &StoreError, _: Nanos) {}
 
+        fn store_back(&self) -> impl Future<Output = ()> {
+            std::future::pending()
+        }
+
         fn user_refused(&self, _: &Rc<PoolIdentity>, _: &[u8]) -> bool {
             match *self {}
         }
