@@ -1,14 +1,13 @@
-//! Listening sockets that several threads share, and sockets that connect from a given address.
+//! Listening sockets that several threads share.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
 };
 use socket2::{SockFilter, SockRef};
-use tokio::net::{TcpSocket, TcpStream};
 
 /// Listens at `address` beside other sockets of this user that do so too: the kernel spreads connections
 /// over them, and a successor can begin before its predecessor ends.
@@ -38,20 +37,6 @@ pub(crate) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
 /// As [`tcp`].
 pub(crate) fn reserve(address: SocketAddr) -> io::Result<OwnedFd> {
     bound(address, SockType::Stream)
-}
-
-/// A connection to a store, from this `source` if it matters.
-///
-/// # Errors
-///
-/// The system's error.
-pub(crate) async fn connect(store: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
-    let Some(source) = source else { return TcpStream::connect(store).await };
-    let socket = if store.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Its port is chosen when it connects, so that one serves for many stores.
-    setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-    socket.bind(SocketAddr::new(source, 0))?;
-    socket.connect(store).await
 }
 
 /// Has connections from now on wait at one of the sockets that listen at a listener's address: at the one that began to as

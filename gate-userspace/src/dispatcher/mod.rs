@@ -22,7 +22,7 @@
 //! - `wire`: the protocols, memcached and RESP.
 //! - `metrics`: counters, written by one thread and read by any.
 //! - `hot_restart`: the takeover from a running gate.
-//! - `intercepted`: the sockets of services whose stores keep their address.
+//! - `intercepted`: the sockets of services whose stores keep their address; `own_connections`: the connections that gate makes.
 //! - `http`: services that speak HTTP, which pass the same admission.
 //! - `questions`: what the next request would get.
 //! - `worker`, `listen`, `settings`: one thread, its sockets, and the configuration of one service; `shared_service`: what
@@ -61,6 +61,7 @@ mod member_counts;
 pub(crate) use listen::{prefer as prefer_socket, tcp as listen_reusing_port};
 mod local_addrs;
 mod metrics;
+mod own_connections;
 mod pipeline;
 mod query_types;
 mod questions;

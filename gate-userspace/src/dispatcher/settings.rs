@@ -1,20 +1,20 @@
 //! The settings of one proxied service, as a thread uses them.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use super::local_addrs::LocalAddrs;
+use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
 use super::store_silence::{SilenceLimits, SlowWork, StorePause};
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config;
-use crate::kernel::own_source;
 use crate::protocol::query_types::QueryTypes;
 
 /// The settings of a service that may change while it runs. A field has the name of its configuration key.
@@ -150,8 +150,8 @@ pub(crate) struct Settings {
     pub(crate) backend: config::Backend,
     /// The store's present address.
     pub(crate) store: Resolver,
-    /// The source of its connections to the store, where they are told by it from those that are intercepted.
-    pub(crate) store_source: Option<IpAddr>,
+    /// The way to connect to it, and to whatever else gate asks for the service.
+    pub(crate) own_connections: OwnConnections,
     /// The present address of the processor of originals; `None` if there is none.
     pub(crate) processor: Option<Resolver>,
     /// The known causes of its silence.
@@ -191,6 +191,7 @@ impl Settings {
         local_addrs: &watch::Receiver<Arc<LocalAddrs>>,
     ) -> Result<Vec<(Self, Controls)>, config::Fault> {
         let proxied = config.services.iter().enumerate();
+        let own_connections = OwnConnections::of(config);
         let mut pauses = HashMap::<_, Arc<StorePause>>::new();
         proxied
             .filter_map(|(service, settings)| Some((service, settings, settings.backend.clone()?)))
@@ -223,9 +224,7 @@ impl Settings {
                         .process
                         .as_ref()
                         .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
-                    store_source: settings
-                        .intercept
-                        .and_then(|of| Some(own_source(backend.address.fixed()?.ip(), of.local))),
+                    own_connections: own_connections.clone(),
                     store: Resolver::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use super::source::workspace;
+use super::source::{code, sources, workspace};
 
 /// The folder whose files are read.
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 174] = [
+const ORDER: [&str; 175] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -143,6 +143,7 @@ const ORDER: [&str; 174] = [
     "resolver.rs",
     "query_types.rs",
     "local_addrs.rs",
+    "own_connections.rs",
     "tls/mod.rs",
     "tls/socket.rs",
     "tls/turns.rs",
@@ -220,6 +221,21 @@ fn no_file_imports_an_earlier_one() {
     let back: Vec<_> =
         of_dispatcher().into_iter().filter(|(from, to)| position(from) > position(to)).collect();
     assert!(back.is_empty(), "these import what is above them in ORDER: {back:#?}");
+}
+
+#[test]
+fn the_dispatcher_connects_in_one_place() {
+    // Another would not give its connections the source by which the kernel tells them from clients'.
+    let connects: Vec<_> = sources(&workspace().join(ROOT).join("dispatcher"))
+        .into_iter()
+        .filter(|file| {
+            let text = fs::read_to_string(file).unwrap();
+            let own = text.find("#[cfg(test)]").map_or(&text[..], |end| &text[..end]);
+            code(own).contains("TcpStream::connect(") || code(own).contains("TcpSocket::")
+        })
+        .filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()))
+        .collect();
+    assert_eq!(connects, ["own_connections.rs"]);
 }
 
 #[test]

@@ -23,7 +23,6 @@ use tokio::time::timeout;
 use super::head::BUFFER;
 use super::sender::{LocalExecutor, RequestBody, STREAMS, Sender, SharedConnections};
 use crate::clock;
-use crate::dispatcher::listen;
 use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
@@ -207,7 +206,7 @@ impl Store {
         address: SocketAddr,
         switch: &mut Switch,
     ) -> Result<Sender, StoreError> {
-        let stream = listen::connect(address, self.settings.store_source).await?;
+        let stream = self.settings.own_connections.connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
             return match self.is_http2 {

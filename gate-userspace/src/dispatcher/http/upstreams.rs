@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use super::head::{self, UntilClosed};
 use super::sender::BodyError;
 use crate::clock;
+use crate::dispatcher::own_connections::OwnConnections;
 use crate::dispatcher::tls::OriginTls;
 
 /// One thread's connections.
@@ -77,12 +78,12 @@ impl Upstream {
     /// The last one's, or that there is none.
     pub(super) async fn connect(
         origin: &str,
-        addresses: &[SocketAddr],
+        (own_connections, addresses): (&OwnConnections, &[SocketAddr]),
         tls: Option<(OriginTls, &str)>,
     ) -> io::Result<Self> {
         let mut last = io::Error::other("no address");
         for &address in addresses {
-            match Self::connect_to(origin, address, tls.as_ref()).await {
+            match Self::connect_to(origin, own_connections.connect(address), tls.as_ref()).await {
                 Ok(upstream) => return Ok(upstream),
                 Err(error) => last = error,
             }
@@ -92,10 +93,10 @@ impl Upstream {
 
     async fn connect_to(
         origin: &str,
-        address: SocketAddr,
+        connecting: impl Future<Output = io::Result<TcpStream>>,
         tls: Option<&(OriginTls, &str)>,
     ) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
+        let stream = connecting.await?;
         stream.set_nodelay(true)?;
         match tls {
             None => Self::begin(origin, stream).await,

@@ -13,7 +13,7 @@ use super::socket::StoreSocket;
 use crate::clock;
 use crate::config::Protocol;
 use crate::dispatcher::identity::{Handshake, Identity, memcached_login};
-use crate::dispatcher::listen::{connect as connect_from, keep_alive};
+use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::wire::MalformedReply;
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
@@ -360,7 +360,7 @@ async fn connect_plainly(settings: &Settings) -> Result<TcpStream, StoreError> {
     let share = Duration::from(settings.store_timeout()) / addresses.len().max(1) as u32;
     let mut failed = StoreError::Unresolved;
     for address in addresses {
-        failed = match timeout(share, connect_from(address, settings.store_source)).await {
+        failed = match timeout(share, settings.own_connections.connect(address)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => error.into(),
             Err(_) => StoreError::TimedOut,

@@ -107,7 +107,8 @@ async fn ask(
         // No such origin is configured.
         (true, None) => return Err(unusable()),
     };
-    let connected = Upstream::connect(&origin, &addresses, tls).await;
+    let own_connections = &service.settings.own_connections;
+    let connected = Upstream::connect(&origin, (own_connections, &addresses), tls).await;
     let mut upstream = connected.map_err(|error| {
         if once_a_minute(&LAST_WARNING, clock::monotonic()) {
             tracing::warn!(service = service.settings.name, origin, %error, "cannot connect to an origin; said once a minute");

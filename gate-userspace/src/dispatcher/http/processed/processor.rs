@@ -112,7 +112,8 @@ async fn ask_once(
                 Some(processor) => processor.addresses().await,
                 None => Vec::new(),
             };
-            let mut upstream = Upstream::connect(&origin, &addresses, None).await.map_err(|_| failed())?;
+            let at = (&service.settings.own_connections, &addresses[..]);
+            let mut upstream = Upstream::connect(&origin, at, None).await.map_err(|_| failed())?;
             let response = upstream.ask(request().ok_or_else(failed)?).await;
             (response.ok_or_else(failed)?, upstream)
         }
