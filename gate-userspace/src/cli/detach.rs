@@ -48,6 +48,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             "gate intercepts as process {pid}: end it with `kill {pid}`, or detach all the same with --force"
         );
     }
+    Interception::disown(&pin_dir);
     let removed = PinDir::remove(&pin_dir)?;
     admin::remove_dead(&admin::default_path(&pin_dir));
     if args.pins.json {

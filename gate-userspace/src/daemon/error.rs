@@ -51,6 +51,9 @@ pub enum Error {
     /// Another daemon took the maps.
     #[error(transparent)]
     Lost(#[from] Lost),
+    /// Somebody has taken interception away.
+    #[error("the pins of interception were taken from this gate (`gate detach --force`)")]
+    NotIntercepting,
     /// Proxied services cannot be served.
     #[error(transparent)]
     Dispatcher(#[from] dispatcher::Error),

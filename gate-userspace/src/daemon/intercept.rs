@@ -1,11 +1,16 @@
 //! Services whose stores keep their address: the program that gives their connections to gate.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
 use super::error::Error;
 use super::options::Options;
+use super::process::Daemon;
+use crate::clock;
 use crate::config::{self, Config, Fault, Faults};
-use crate::kernel::{self, Interception};
+use crate::dispatcher::Dispatcher;
+use crate::kernel::{self, Interception, Standing};
+use crate::logging::once_a_minute;
 use crate::system_error::with_causes;
 
 /// Loads the program, if a service needs it. To be called before another gate ends.
@@ -32,8 +37,50 @@ pub(super) fn open(options: &Options, config: &Config) -> Result<Option<Intercep
     Err(config::Error::from(Faults { file, faults: vec![fault] }).into())
 }
 
+impl Daemon {
+    /// Puts interception in force, or takes away what a gate before this one left behind where this one intercepts nothing.
+    pub(super) fn intercept(&mut self) -> Result<(), Error> {
+        let config = self.changes.config();
+        let targets = self.dispatcher.as_mut().map(Dispatcher::take_targets).unwrap_or_default();
+        match &mut self.interception {
+            Some(interception) => interception.put_in_force(targets, config.gate.stale_after)?,
+            None => remove_unwanted(&self.options, &config),
+        }
+        Ok(())
+    }
+
+    /// Sees to it that connections are still intercepted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotIntercepting`] if somebody has taken that away.
+    pub(super) fn look_after_interception(&mut self) -> Result<(), Error> {
+        let Some(interception) = &mut self.interception else { return Ok(()) };
+        match interception.look_after() {
+            Ok(Standing::InForce | Standing::TakenOver) => {}
+            Ok(Standing::Restored) => tracing::warn!("intercepts again"),
+            Ok(Standing::Removed) => return Err(Error::NotIntercepting),
+            Err(error) if once_a_minute(&LAST_WARNING, clock::monotonic()) => {
+                tracing::error!(
+                    error = with_causes(&error),
+                    "does not intercept any more; said once a minute"
+                );
+            }
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Has new connections reach the stores from now on, unless another gate intercepts them.
+    pub(super) fn end_interception(&mut self) {
+        if let Some(Err(error)) = self.interception.take().map(Interception::end) {
+            tracing::warn!(error = with_causes(&error), "interception was left behind");
+        }
+    }
+}
+
 /// Takes away what a gate before this one left behind, where this one intercepts nothing.
-pub(super) fn remove_unwanted(options: &Options, config: &Config) {
+fn remove_unwanted(options: &Options, config: &Config) {
     let pins = pins(options, config);
     if !options.takeover && Interception::owner(pins).is_some() {
         return;
@@ -48,3 +95,5 @@ pub(super) fn pins<'o>(options: &'o Options, config: &'o Config) -> &'o Path {
     let pins: &PathBuf = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
     pins
 }
+
+static LAST_WARNING: AtomicU64 = AtomicU64::new(0);

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use self::process::{Daemon, Stop};
 use self::signals::Signals;
 use crate::clock;
-use crate::kernel::{Interception, PinDir};
+use crate::kernel::PinDir;
 
 mod admin;
 mod allocator;
@@ -71,9 +71,8 @@ pub async fn run(options: Options) -> Result<(), Error> {
     daemon.log_summary();
     let outcome = daemon.serve(&mut signals).await;
     let maps = Arc::clone(&daemon.maps);
-    let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_)));
+    let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_) | Error::NotIntercepting));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());
-    let intercepted = daemon.interception.as_ref().map(Interception::directory);
     match outcome {
         Ok(Stop::HandOver) => {
             daemon.service_manager.name_successor();
@@ -81,11 +80,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
         }
         _ => {
             daemon.service_manager.stopping();
+            // First: new connections have somewhere to go.
+            daemon.end_interception();
             drop(daemon);
         }
-    }
-    if let Some(directory) = intercepted.filter(|_| !leave_in_place) {
-        Interception::remove(&directory)?;
     }
     if let Some(pins) = pins.filter(|_| !leave_in_place) {
         PinDir::remove(pins.path())?;

@@ -102,6 +102,7 @@ impl Daemon {
                     self.look_after_interfaces();
                     self.look_after_local_addresses()?;
                     self.look_after_migration();
+                    self.look_after_interception()?;
                     self.service_manager.check_successor();
                 }
                 _ = departures.tick(), if self.draining.is_some() => if self.has_drained() { return Ok(Stop::Requested) },
@@ -156,14 +157,18 @@ impl Daemon {
 
     /// Begins to drain; false if there is nothing to wait for, or it was told so before.
     fn drain(&mut self) -> bool {
-        let Some(dispatcher) = self.dispatcher.as_ref().filter(|dispatcher| dispatcher.clients() > 0) else {
-            return false;
-        };
-        if self.draining.is_some() {
-            tracing::warn!(left = dispatcher.clients(), "told to end again: ending with clients left");
+        let clients = self.dispatcher.as_ref().map_or(0, Dispatcher::clients);
+        if clients == 0 {
             return false;
         }
-        self.draining = Draining::start(dispatcher, self.changes.config().gate.drain);
+        if self.draining.is_some() {
+            tracing::warn!(left = clients, "told to end again: ending with clients left");
+            return false;
+        }
+        // Before the sockets close: new connections reach the stores, whatever becomes of those of a gate that is lost.
+        self.end_interception();
+        let drain = self.changes.config().gate.drain;
+        self.draining = self.dispatcher.as_ref().and_then(|dispatcher| Draining::start(dispatcher, drain));
         if self.draining.is_some() {
             self.changes.accepting.send_replace(false);
             self.service_manager.stopping();
@@ -188,12 +193,15 @@ impl Daemon {
             changes,
             prober,
             mut ticker,
+            interception,
             reporter,
             mut watch,
             tick,
             _heartbeat,
             ..
         } = self;
+        // It has the listening sockets open, and the other gate's are in force.
+        drop(interception);
         // Where there is no XDP the other gate does not know of this one's sockets.
         let other_sockets = attached.is_none();
         // Envoys are answered until the successor surely listens at the same place.

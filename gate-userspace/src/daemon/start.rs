@@ -168,7 +168,7 @@ impl Daemon {
         (maps, ownership): (Arc<Maps>, Ownership),
         layout: Layout,
         predecessor: Option<Predecessor>,
-        mut interception: Option<Interception>,
+        interception: Option<Interception>,
     ) -> Result<Self, Error> {
         let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, rules(config))?;
         // Both banks hold the plan before the first packet is judged by it.
@@ -182,10 +182,7 @@ impl Daemon {
         let mut cpus = CpuWatch::new()?;
         cpus.tick(&maps)?;
         let dispatcher =
-            Dispatcher::start(config, &maps, predecessor, options.takeover, interception.as_mut())?;
-        if interception.is_none() {
-            intercept::remove_unwanted(&options, config);
-        }
+            Dispatcher::start(config, &maps, predecessor, options.takeover, interception.as_ref())?;
         let envoy =
             EnvoyServer::start(config, &maps, options.takeover, reporter.as_ref().map(Reporter::book))?;
         let mut hot_keys = HotKeys::new(config.gate.tick, clock::entropy())?;
@@ -226,6 +223,8 @@ impl Daemon {
             _heartbeat: heartbeat,
         };
         daemon.listen_to_admin(port)?;
+        // Last: where this one cannot start after all, connections still go where they went before.
+        daemon.intercept()?;
         Ok(daemon)
     }
 }

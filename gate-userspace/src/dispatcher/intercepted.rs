@@ -8,7 +8,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use gate_common::units::Nanos;
 use nix::sys::socket::{SockaddrStorage, getsockname};
 
 use super::settings::Settings;
@@ -87,17 +86,16 @@ impl Reserved {
     }
 }
 
-/// Gives the connections of intercepted services to sockets: `listeners` has one thread's, each with its service's place in the
-/// configuration. The kernel spreads them over all threads'.
+/// The sockets that connections of intercepted services are to be given to: `listeners` has one thread's, each with its
+/// service's place in the configuration. The kernel spreads them over all threads'.
 ///
 /// # Errors
 ///
-/// The kernel's.
-pub(super) fn intercept<'l>(
+/// The system's.
+pub(super) fn targets<'l>(
     config: &Config,
-    interception: &mut Interception,
     listeners: impl Iterator<Item = (usize, &'l TcpListener)>,
-) -> kernel::Result<()> {
+) -> kernel::Result<Vec<Target>> {
     let mut targets: HashMap<usize, Target> = HashMap::new();
     for (place, listener) in listeners {
         let service = &config.services[place];
@@ -110,8 +108,7 @@ pub(super) fn intercept<'l>(
             target.listeners.push(listener.try_clone().map_err(system)?);
         }
     }
-    let targets: Vec<_> = targets.into_values().collect();
-    interception.put_in_force(&targets, stale_after(config))
+    Ok(targets.into_values().collect())
 }
 
 fn target(service: &Service) -> Option<Target> {
@@ -122,8 +119,4 @@ fn target(service: &Service) -> Option<Target> {
         local: intercept.local,
         refuse: intercept.refuse,
     })
-}
-
-const fn stale_after(config: &Config) -> Nanos {
-    config.gate.stale_after
 }

@@ -43,7 +43,7 @@ use crate::cache::Cache;
 use crate::clock;
 use crate::config::{self, Config};
 use crate::kernel::owner::Predecessor;
-use crate::kernel::{self, Interception, Maps};
+use crate::kernel::{self, Interception, Maps, Target};
 use crate::policy::range::OutOfRange;
 use crate::system_error::{in_words, of_new_file, with_causes};
 
@@ -116,6 +116,8 @@ pub struct Dispatcher {
     local_addrs: watch::Sender<Arc<LocalAddrs>>,
     /// Numbers of tenants that are gone.
     retired: Retired,
+    /// The sockets that intercepted connections are to be given to.
+    targets: Vec<Target>,
 }
 
 /// Why the dispatcher cannot start.
@@ -160,7 +162,7 @@ impl Dispatcher {
     /// Starts serving the services of `config` that have a backend; `None` if none has. The maps hold a
     /// layout of this configuration, and rows of counters for threads. From a
     /// `predecessor` that still has clients it takes over the sockets. `takes_over` waits for another gate to leave its caches.
-    /// The `interception` is there if a service needs it, and in force when this returns.
+    /// The `interception` is there if a service needs it; it is not in force yet when this returns.
     ///
     /// # Errors
     ///
@@ -170,7 +172,7 @@ impl Dispatcher {
         maps: &Arc<Maps>,
         predecessor: Option<Predecessor>,
         takes_over: bool,
-        interception: Option<&mut Interception>,
+        interception: Option<&Interception>,
     ) -> Result<Option<Self>, Error> {
         let first_row = 1 + maps.cpu_rows();
         let rows = (maps.rows() - first_row).max(1);
@@ -183,7 +185,7 @@ impl Dispatcher {
         if settings.is_empty() {
             return Ok(None);
         }
-        let _reserved = intercepted::Reserved::listen_there(config, &mut settings, interception.as_deref())?;
+        let _reserved = intercepted::Reserved::listen_there(config, &mut settings, interception)?;
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
@@ -206,9 +208,8 @@ impl Dispatcher {
         let prepare =
             |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
-        if let (Some(interception), Some(first)) = (interception, plans.first()) {
-            intercepted::intercept(config, interception, first.streams()).map_err(Error::Intercept)?;
-        }
+        let streams = plans.iter().take(1).flat_map(worker::WorkerSetup::streams);
+        let targets = intercepted::targets(config, streams).map_err(Error::Intercept)?;
         let shared = common.services;
         let mut this = Self {
             phase,
@@ -223,11 +224,19 @@ impl Dispatcher {
             tenants,
             local_addrs,
             retired: Retired::default(),
+            targets,
         };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
         }
         Ok(Some(this))
+    }
+
+    /// The sockets that connections of intercepted services are to be given to. They are open as long as one of these is: to be
+    /// dropped before this closes its own.
+    #[must_use]
+    pub fn take_targets(&mut self) -> Vec<Target> {
+        std::mem::take(&mut self.targets)
     }
 
     /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest. The maps hold a

@@ -48,7 +48,7 @@ pub(super) fn data_of_pin(directory: &Path, name: &str) -> Result<MapData> {
 }
 
 pub(super) fn data_of(object: &aya::Ebpf, name: &str) -> Result<MapData> {
-    let Some(Map::Array(data)) = object.map(name) else {
+    let Some(Map::Array(data) | Map::HashMap(data) | Map::SockMap(data)) = object.map(name) else {
         return Err(Error::ObjectLacks { what: name.to_owned() });
     };
     let fd = data.fd().as_fd().try_clone_to_owned().map_err(|source| Error::map(name, source))?;

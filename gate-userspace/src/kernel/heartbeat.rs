@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gate_common::units::Nanos;
 
-use super::intercept::Lifeline;
+use super::intercept_state::Lifeline;
 use super::maps::Maps;
 use super::owner::Ownership;
 use crate::clock;

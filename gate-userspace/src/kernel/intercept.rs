@@ -9,31 +9,25 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use aya::maps::{HashMap, MapData, MapInfo, MapType, SockMap};
+use aya::maps::{HashMap, MapData, SockMap};
 use aya::programs::SkLookup;
 use aya::programs::links::FdLink;
 use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{
-    INTERCEPT_PROGRAM, INTERCEPT_VERSION, InterceptKey, InterceptState, Intercepted, OWN_SOURCE,
-    intercept_flags, intercept_maps as maps,
+    INTERCEPT_PROGRAM, InterceptKey, Intercepted, intercept_flags, intercept_maps as maps,
 };
 use gate_common::units::Nanos;
 
-use super::arrays::{self, shape_of};
 use super::error::{Error, Result};
-use super::mapped::Mapped;
+use super::intercept_keys::{keys, loopback};
+use super::intercept_state::{Lifeline, Owner, disown, no_other_owner, other_owner, pinned_state};
 use super::pins::PinDir;
-use super::shape::{BPF_F_MMAPABLE, Shape};
-use super::{link, object, owner, requirements};
-use crate::clock;
+use super::{arrays, link, object, requirements};
 
 /// A service whose connections gate is to get.
 #[derive(Debug)]
@@ -51,24 +45,32 @@ pub struct Target {
 /// The program and its maps, pinned.
 pub struct Interception {
     ebpf: Ebpf,
-    state: Arc<Mapped<InterceptState>>,
+    lifeline: Lifeline,
     intercepted: HashMap<MapData, [u8; 20], [u8; 12]>,
     listeners: SockMap<MapData>,
+    /// All of them once more, to be pinned again.
+    maps: Vec<(&'static str, MapData)>,
     pins: PathBuf,
     /// True until it is in force, if nothing was pinned before.
     leaves_nothing: bool,
+    /// The services that are intercepted, and how old a sign of life may be.
+    targets: Vec<Target>,
+    stale_after: Nanos,
+    /// True if the owner was gone at the last look.
+    was_gone: bool,
 }
 
-/// Where the daemon shows that it lives.
-#[derive(Clone, Debug)]
-pub struct Lifeline(Arc<Mapped<InterceptState>>);
-
-impl Lifeline {
-    /// A sign of life.
-    pub(super) fn beat(&self) {
-        let heartbeat = self.0.word(0, offset_of!(InterceptState, heartbeat_ns));
-        heartbeat.store(clock::monotonic().0.max(1), Ordering::Relaxed);
-    }
+/// The state of an interception that was put in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// In force.
+    InForce,
+    /// In force again, after it was not.
+    Restored,
+    /// Another gate's, which has taken over and runs.
+    TakenOver,
+    /// Taken away from this gate.
+    Removed,
 }
 
 impl Interception {
@@ -88,7 +90,7 @@ impl Interception {
         if is_linked && ![0, this_namespace()?].contains(&namespace_of(&pins)?) {
             return Err(Error::OtherNamespace { directory: directory.to_owned() });
         }
-        match pinned_state(&pins) {
+        match pinned_state(&pins, false) {
             Some(state) if !takes_over => no_other_owner(&state)?,
             Some(_) => {}
             None => Self::remove(directory)?,
@@ -110,7 +112,9 @@ impl Interception {
         let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
         let program = program(&mut ebpf)?;
         program.load().map_err(|source| Error::load(INTERCEPT_PROGRAM, source))?;
-        let state: Mapped<InterceptState> = arrays::of_object(&ebpf, maps::STATE)?;
+        let lifeline = Lifeline::new(arrays::of_object(&ebpf, maps::STATE)?)?;
+        let all = maps::ALL.into_iter().map(|name| Ok((name, arrays::data_of(&ebpf, name)?)));
+        let all: Vec<_> = all.collect::<Result<_>>()?;
         let mut take = |name| {
             let map = ebpf.take_map(name);
             map.ok_or_else(|| Error::ObjectLacks { what: name.to_owned() })
@@ -119,21 +123,25 @@ impl Interception {
         let intercepted = intercepted.map_err(|source| Error::aya(maps::INTERCEPTED, source))?;
         let listeners = SockMap::try_from(take(maps::LISTENERS)?);
         let listeners = listeners.map_err(|source| Error::aya(maps::LISTENERS, source))?;
-        let state = Arc::new(state);
         let pins = pins.path().to_owned();
-        Ok(Self { ebpf, state, intercepted, listeners, pins, leaves_nothing })
-    }
-
-    /// Below which directory it is pinned.
-    #[must_use]
-    pub fn directory(&self) -> PathBuf {
-        self.pins.parent().map_or_else(PathBuf::new, Path::to_owned)
+        Ok(Self {
+            ebpf,
+            lifeline,
+            intercepted,
+            listeners,
+            maps: all,
+            pins,
+            leaves_nothing,
+            targets: Vec::new(),
+            stale_after: Nanos::ZERO,
+            was_gone: false,
+        })
     }
 
     /// Where signs of life are to be shown.
     #[must_use]
     pub fn lifeline(&self) -> Lifeline {
-        Lifeline(Arc::clone(&self.state))
+        self.lifeline.clone()
     }
 
     /// The loopback addresses at which the gate before this one listens for any of these addresses of a store.
@@ -150,18 +158,58 @@ impl Interception {
         found
     }
 
-    /// Intercepts what the `targets` say, and nothing else. The program is attached, or takes the place of the one before.
+    /// Intercepts what the `targets` say, and nothing else, until this is dropped. The program is attached, or takes the place
+    /// of the one before.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    pub fn put_in_force(&mut self, targets: &[Target], stale_after: Nanos) -> Result<()> {
+    pub fn put_in_force(&mut self, targets: Vec<Target>, stale_after: Nanos) -> Result<()> {
+        self.targets = targets;
+        self.stale_after = stale_after;
+        self.intercept()
+    }
+
+    /// Sees to it that it is still in force: a gate that had taken over may have ended before it told this one, and the program
+    /// may have been detached. To be called now and then.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's, if it is not, and cannot be put in force again.
+    pub fn look_after(&mut self) -> Result<Standing> {
+        let owner = self.lifeline.owner();
+        let was_gone = std::mem::replace(&mut self.was_gone, owner == Owner::Gone);
+        match owner {
+            Owner::Nobody => return Ok(Standing::Removed),
+            Owner::Other => return Ok(Standing::TakenOver),
+            // One that is about to be the owner says so word by word.
+            Owner::Gone if !was_gone => return Ok(Standing::InForce),
+            Owner::This if self.is_linked() => return Ok(Standing::InForce),
+            Owner::This | Owner::Gone => {}
+        }
+        self.intercept()?;
+        Ok(Standing::Restored)
+    }
+
+    /// Takes it back, unless another gate has taken over: connections reach the stores.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PinDir`].
+    pub fn end(self) -> Result<()> {
+        match self.lifeline.owner() {
+            Owner::This => Self::remove(&self.directory()),
+            Owner::Nobody | Owner::Other | Owner::Gone => Ok(()),
+        }
+    }
+
+    fn intercept(&mut self) -> Result<()> {
         let before = self.entries()?;
         let used: BTreeSet<u32> = before.iter().map(|(_, of)| of.listener).collect();
         let mut free = (0..maps::MOST_LISTENERS).filter(|place| !used.contains(place));
-        self.own(stale_after)?;
+        self.lifeline.own(self.stale_after);
         let mut wanted = Vec::new();
-        for target in targets {
+        for target in &self.targets {
             for listener in &target.listeners {
                 let system = |source| Error::System { what: "asking a socket for its address", source };
                 let at = listener.local_addr().map_err(system)?;
@@ -183,6 +231,7 @@ impl Interception {
             // One that is gone already is as well.
             let _ = self.intercepted.remove(key);
         }
+        self.pin_maps()?;
         self.attach()?;
         self.leaves_nothing = false;
         // What the gate before this one used. An empty place is an error that says nothing.
@@ -208,8 +257,17 @@ impl Interception {
     /// The process id of another daemon that runs and owns the interception below `directory`.
     #[must_use]
     pub fn owner(directory: &Path) -> Option<u32> {
-        let state = pinned_state(&PinDir::interception(directory))?;
-        no_other_owner(&state).is_err().then_some(state.owner_pid as u32)
+        other_owner(&pinned_state(&PinDir::interception(directory), false)?)
+    }
+
+    /// Takes the interception below `directory` from the gate that owns it, which ends when it finds out.
+    pub fn disown(directory: &Path) {
+        disown(&PinDir::interception(directory));
+    }
+
+    /// Below which directory it is pinned.
+    fn directory(&self) -> PathBuf {
+        self.pins.parent().map_or_else(PathBuf::new, Path::to_owned)
     }
 
     fn known(&self, key: InterceptKey) -> Option<Intercepted> {
@@ -222,16 +280,19 @@ impl Interception {
         read.collect::<std::result::Result<_, _>>().map_err(|source| Error::aya(maps::INTERCEPTED, source))
     }
 
-    /// Makes this process the owner.
-    fn own(&self, stale_after: Nanos) -> Result<()> {
-        let (pid, start) = owner::this_process()?;
-        let store = |offset, value| self.state.word(0, offset).store(value, Ordering::Relaxed);
-        store(offset_of!(InterceptState, owner_pid), pid.into());
-        store(offset_of!(InterceptState, owner_start), start);
-        store(offset_of!(InterceptState, stale_after_ns), stale_after.0);
-        store(offset_of!(InterceptState, version), INTERCEPT_VERSION.into());
-        self.lifeline().beat();
+    /// Pins what is not pinned any more: the gate before this one may have taken everything away at its end.
+    fn pin_maps(&self) -> Result<()> {
+        let pins = PinDir::make(&self.pins)?;
+        let lacks = |name: &str| !pins.map(name).exists();
+        for (name, map) in self.maps.iter().filter(|(name, _)| lacks(name)) {
+            map.pin(pins.map(name)).map_err(|source| Error::aya(name, source))?;
+        }
         Ok(())
+    }
+
+    /// True if the program is attached to this thread's network namespace.
+    fn is_linked(&self) -> bool {
+        namespace_of(&self.pins).is_ok_and(|of| this_namespace().is_ok_and(|this| of == this))
     }
 
     /// Attaches the program to this thread's network namespace, or gives it to the link that is there.
@@ -275,75 +336,9 @@ impl Drop for Interception {
     }
 }
 
-/// The source of gate's own connections to a store at `address`, by which the program knows them.
-#[must_use]
-pub fn own_source(address: IpAddr, local: bool) -> IpAddr {
-    match address {
-        IpAddr::V4(_) if local => Ipv4Addr::from(OWN_SOURCE).into(),
-        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-    }
-}
-
-/// The loopback addresses that a store at these addresses needs a listener at.
-#[must_use]
-pub fn loopbacks(addresses: &[SocketAddr]) -> Vec<IpAddr> {
-    let keys = || addresses.iter().flat_map(|&address| keys(address));
-    let families = [InterceptKey::V4, InterceptKey::V6];
-    let needed = families.into_iter().filter(|&family| keys().any(|key| key.family == family));
-    needed.map(loopback).collect()
-}
-
-/// The keys of an address; `[::]` stands for every address of both families.
-fn keys(address: SocketAddr) -> impl Iterator<Item = InterceptKey> {
-    let key = |family, address| InterceptKey { address, port: 0, family };
-    let keys = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => [Some(key(InterceptKey::V4, [0; 16])), None],
-        IpAddr::V4(ip) => [Some(key(InterceptKey::V4, ip.to_ipv6_mapped().octets())), None],
-        IpAddr::V6(ip) if ip.is_unspecified() => {
-            [InterceptKey::V4, InterceptKey::V6].map(|family| Some(key(family, [0; 16])))
-        }
-        IpAddr::V6(ip) => [Some(key(InterceptKey::V6, ip.octets())), None],
-    };
-    keys.into_iter().flatten().map(move |key| InterceptKey { port: address.port(), ..key })
-}
-
-const fn loopback(family: u16) -> IpAddr {
-    match family {
-        InterceptKey::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        _ => IpAddr::V6(Ipv6Addr::LOCALHOST),
-    }
-}
-
 fn flags(target: &Target) -> u32 {
     let flag = |on: bool, flag| if on { flag } else { 0 };
     flag(target.local, intercept_flags::LOCAL) | flag(target.refuse, intercept_flags::REFUSE)
-}
-
-/// The state in the pinned maps, if they are of this version and of the shapes that it needs.
-fn pinned_state(pins: &Path) -> Option<InterceptState> {
-    let expected = [
-        (maps::STATE, MapType::Array, (4, size_of::<InterceptState>()), 1, BPF_F_MMAPABLE),
-        (maps::INTERCEPTED, MapType::Hash, (20, 12), maps::MOST_ADDRESSES, 0),
-        (maps::LISTENERS, MapType::SockMap, (4, 4), maps::MOST_LISTENERS, 0),
-    ];
-    for (name, map_type, (key_size, value_size), entries, flags) in expected {
-        let info = MapInfo::from_pin(pins.join(name)).ok()?;
-        let value_size = value_size as u32;
-        if shape_of(name, &info).ok()? != (Shape { map_type, key_size, value_size, entries, flags }) {
-            return None;
-        }
-    }
-    let state: Mapped<InterceptState> =
-        arrays::array(maps::STATE, false, |name| arrays::data_of_pin(pins, name)).ok()?;
-    Some(state.load(0)).filter(|state| state.version == u64::from(INTERCEPT_VERSION))
-}
-
-/// An error if another daemon owns the maps.
-fn no_other_owner(state: &InterceptState) -> Result<()> {
-    let pid = state.owner_pid as u32;
-    let is_other = pid != std::process::id() && owner::is_running(pid, state.owner_start);
-    if is_other { Err(Error::Owned { pid }) } else { Ok(()) }
 }
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut SkLookup> {
@@ -368,26 +363,3 @@ fn this_namespace() -> Result<u64> {
 
 /// This thread's.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wildcard_of_ipv6_stands_for_both_families() {
-        let of = |text: &str| {
-            let keys = keys(text.parse().unwrap());
-            keys.map(|key| (key.family, Ipv6Addr::from(key.address).to_string(), key.port))
-                .collect::<Vec<_>>()
-        };
-        let zeros = "::".to_owned();
-        assert_eq!(of("198.18.0.1:7"), [(4, "::ffff:198.18.0.1".to_owned(), 7)]);
-        assert_eq!(of("0.0.0.0:7"), [(4, zeros.clone(), 7)]);
-        assert_eq!(of("[fd00::1]:7"), [(6, "fd00::1".to_owned(), 7)]);
-        assert_eq!(of("[::]:7"), [(4, zeros.clone(), 7), (6, zeros, 7)]);
-        let at = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
-        assert_eq!(loopbacks(&at(&["198.18.0.1:7", "0.0.0.0:8"])), [Ipv4Addr::LOCALHOST]);
-        assert_eq!(loopbacks(&at(&["[fd00::1]:7"])), [Ipv6Addr::LOCALHOST]);
-        assert_eq!(loopbacks(&at(&["[::]:7"])).len(), 2);
-    }
-}

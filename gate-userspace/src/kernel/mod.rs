@@ -10,7 +10,7 @@
 //! - [`attach`], [`mark`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
-//! - [`Interception`]: the program that gives a store's new connections to gate.
+//! - [`Interception`]: the program that gives a store's new connections to gate. [`Lifeline`]: the sign of life that it looks for.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`Trace`]: what the variant of the program that is built for it says of one source's packets.
@@ -27,6 +27,8 @@ mod cpus;
 mod error;
 mod heartbeat;
 mod intercept;
+mod intercept_keys;
+mod intercept_state;
 pub mod interfaces;
 pub mod jiffies;
 mod layer;
@@ -56,7 +58,9 @@ pub use counters::{Activity, Row};
 pub use cpus::{CpuWatch, Cpus, Rows};
 pub use error::{Error, Result};
 pub use heartbeat::{Heartbeat, raise_priority};
-pub use intercept::{Interception, Lifeline, Target, loopbacks, own_source};
+pub use intercept::{Interception, Standing, Target};
+pub use intercept_keys::{loopbacks, own_source};
+pub use intercept_state::Lifeline;
 pub use layer::{ByLayer, Layer};
 pub use load::{Loaded, Runner};
 pub use mapped::{Mapped, Words};

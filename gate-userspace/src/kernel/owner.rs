@@ -283,7 +283,7 @@ fn stopped(pid: u32) -> bool {
 }
 
 /// When a process started, in clock ticks after boot.
-fn start_time(pid: u32) -> io::Result<u64> {
+pub(super) fn start_time(pid: u32) -> io::Result<u64> {
     let start = stat_fields(pid)?.get(19).and_then(|field| field.parse().ok());
     start.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }

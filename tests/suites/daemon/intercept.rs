@@ -14,10 +14,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 use xtask::lab::process::ChildProcess;
 
 /// A tenant that may not `PING`: gate refuses it, and the store answers.
-const TENANT: &str = "[[tenant]]\nname = \"all\"\nsources = [\"198.18.0.0/15\", \"fd00::/8\", \"127.0.0.0/8\"]\n\
+pub(super) const TENANT: &str = "[[tenant]]\nname = \"all\"\nsources = [\"198.18.0.0/15\", \"fd00::/8\", \"127.0.0.0/8\"]\n\
                       quota = \"unlimited\"\ndeny = [\"PING\"]\n";
 
-fn service(name: &str, protocol: &str, listen: &str, more: &str) -> String {
+pub(super) fn service(name: &str, protocol: &str, listen: &str, more: &str) -> String {
     format!(
         "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = {listen}\nintercept = \"on\"\n\
          shedding.enabled = \"off\"\n{more}\n"
@@ -25,7 +25,7 @@ fn service(name: &str, protocol: &str, listen: &str, more: &str) -> String {
 }
 
 /// Redis in the server's namespace, on every address.
-fn redis(site: &Site, arguments: &[&str]) -> Result<ChildProcess> {
+pub(super) fn redis(site: &Site, arguments: &[&str]) -> Result<ChildProcess> {
     let mut command = site.net.server.command("redis-server");
     command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]).args(arguments);
     let port = arguments.iter().skip_while(|word| **word != "--port").nth(1).context("no port")?;
@@ -40,7 +40,7 @@ fn up(site: &Site, mut server: ChildProcess, at: SocketAddr) -> Result<ChildProc
 
 /// The one that has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(super) enum By {
     Gate,
     Store,
     /// The connection was made, and reset before an answer.
@@ -48,7 +48,7 @@ enum By {
 }
 
 /// Connects, and has somebody answer within `patience`; `None` if nobody has. An error if there is no connection.
-fn ping(at: &str, patience: Duration) -> Result<Option<By>> {
+pub(super) fn ping(at: &str, patience: Duration) -> Result<Option<By>> {
     let at: SocketAddr = at.parse()?;
     let mut stream =
         TcpStream::connect_timeout(&at, PATIENCE).with_context(|| format!("connecting to {at}"))?;
@@ -68,27 +68,27 @@ fn ping(at: &str, patience: Duration) -> Result<Option<By>> {
     }
 }
 
-fn from_client(site: &Site, at: &str) -> Result<Option<By>> {
+pub(super) fn from_client(site: &Site, at: &str) -> Result<Option<By>> {
     site.net.client.enter(|| ping(at, PATIENCE))?
 }
 
-fn from_server(site: &Site, at: &str) -> Result<Option<By>> {
+pub(super) fn from_server(site: &Site, at: &str) -> Result<Option<By>> {
     site.net.server.enter(|| ping(at, PATIENCE))?
 }
 
 /// A gate without XDP, whose program would be verified at each start.
-fn serving(site: &Site, arguments: &[&str]) -> Result<ChildProcess> {
+pub(super) fn serving(site: &Site, arguments: &[&str]) -> Result<ChildProcess> {
     let mut gate = site.launch(arguments)?;
-    gate.wait_for(" serves ", PATIENCE)?;
+    gate.wait_for("running without XDP", PATIENCE)?;
     Ok(gate)
 }
 
-fn ended(gate: &mut ChildProcess) -> Result<()> {
+pub(super) fn ended(gate: &mut ChildProcess) -> Result<()> {
     // One that was killed has failed.
     wait_until("gate has ended", || Ok(!gate.is_running().unwrap_or(false)))
 }
 
-fn wait_for(site: &Site, at: &str, by: By) -> Result<()> {
+pub(super) fn wait_for(site: &Site, at: &str, by: By) -> Result<()> {
     let brief = Duration::from_millis(100);
     wait_until(&format!("{at} is answered by {by:?}"), || {
         Ok(site.net.client.enter(|| ping(at, brief))?? == Some(by))
@@ -202,7 +202,7 @@ fn connections_reach_the_store_when_gate_is_killed_or_stopped() -> Result<()> {
 }
 
 /// Ends the clients, however a test ends.
-struct Over<'o>(&'o AtomicBool);
+pub(super) struct Over<'o>(pub(super) &'o AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
@@ -211,7 +211,7 @@ impl Drop for Over<'_> {
 }
 
 /// Connects, asks and leaves, again and again; an error if a connection fails. Says who has answered.
-fn connect_repeatedly(
+pub(super) fn connect_repeatedly(
     site: &Site,
     at: &str,
     over: &AtomicBool,

@@ -13,6 +13,7 @@ mod example;
 mod fleet_lab;
 mod hot_restart;
 mod intercept;
+mod intercept_lifecycle;
 mod interfaces;
 mod lab;
 mod lifecycle;
