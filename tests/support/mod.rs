@@ -29,6 +29,7 @@ pub mod switch;
 pub mod system;
 pub mod ticking;
 pub mod tls;
+pub mod unix_store;
 pub mod wait;
 pub mod world;
 

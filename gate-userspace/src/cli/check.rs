@@ -86,6 +86,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let mut warnings = config.warnings();
                 warnings.extend(config.unaffordable());
                 warnings.extend(interface_warning(&config, &interfaces));
+                warnings.extend(dispatcher::socket_warnings(&config));
                 warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
                 let intercepted = intercepted(&config);

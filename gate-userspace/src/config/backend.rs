@@ -201,6 +201,10 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let process = process::read(s);
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
+    if backend_tls.is_some() && matches!(address, Some(StoreAddress::Unix(_))) {
+        let message = "means nothing beside a Unix socket, on which gate speaks plainly; leave it out";
+        s.fault("backend_tls", message.to_owned());
+    }
     Some(Backend {
         client_timeout,
         hot_keys,

@@ -4,7 +4,7 @@ use super::etcd::etcd;
 use super::parsers::one_of;
 use super::quota::NEEDS_TLS;
 use super::raw::Section;
-use super::store_address::{self, StoreAddress, is_host};
+use super::store_address::{self, NetworkAddress, is_host};
 use super::tls::{PeerTls, peer_tls};
 use super::units::Wrong;
 use crate::fleet::gate::book::OnLost;
@@ -47,10 +47,10 @@ fn owners(s: &mut Section<'_>) -> Owners {
         if s.has("owners") {
             s.fault("etcd", "stands beside owners: name one of the two".to_owned());
         }
-        s.list("owners", store_address::read);
+        s.list("owners", store_address::read_network);
         return Owners::Etcd(etcd);
     }
-    let mut owners: Vec<StoreAddress> = Vec::new();
+    let mut owners: Vec<NetworkAddress> = Vec::new();
     let items = s.need_list("owners", "[\"127.0.0.1:9920\"]", place);
     if let [item] = &items[..]
         && let Place::AllOf(name) = &item.value
@@ -85,15 +85,17 @@ fn owners(s: &mut Section<'_>) -> Owners {
 
 /// The place of one owner, or of all.
 enum Place {
-    One(StoreAddress),
+    One(NetworkAddress),
     AllOf(DnsName),
 }
 
 fn place(text: &str) -> Result<Place, Wrong> {
-    let Some(name) = text.strip_prefix("dns:///") else { return store_address::read(text).map(Place::One) };
-    match store_address::read(name)? {
-        StoreAddress::Named { host, port } => Ok(Place::AllOf(DnsName { host, port })),
-        StoreAddress::Fixed(address) => Err(format!("is an address, no name: write \"{address}\"")),
+    let Some(name) = text.strip_prefix("dns:///") else {
+        return store_address::read_network(text).map(Place::One);
+    };
+    match store_address::read_network(name)? {
+        NetworkAddress::Named { host, port } => Ok(Place::AllOf(DnsName { host, port })),
+        NetworkAddress::Fixed(address) => Err(format!("is an address, no name: write \"{address}\"")),
     }
 }
 

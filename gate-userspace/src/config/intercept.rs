@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::parsers::{SWITCH, one_of};
 use super::raw::Section;
-use super::store_address::StoreAddress;
+use super::store_address::{NetworkAddress, StoreAddress};
 use super::values::Transports;
 
 /// How a store's connections are given to gate.
@@ -83,7 +83,7 @@ pub(super) fn store(listen: &[SocketAddr]) -> Option<StoreAddress> {
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    Some(StoreAddress::Fixed(SocketAddr::new(ip, first.port())))
+    Some(StoreAddress::Network(NetworkAddress::Fixed(SocketAddr::new(ip, first.port()))))
 }
 
 fn is_store(address: SocketAddr, listen: &[SocketAddr]) -> bool {

@@ -101,7 +101,7 @@ pub use quota::{LIFTS_ALL, LimitsDocument, LimitsIn, QuotaConfig, parse_limits};
 pub use ratelimit::{Imported, Note as RatelimitNote, import_ratelimit};
 pub use request_limits::{LimitOf, LimitUnit, RequestLimit};
 pub use shedding::{Probe, Shedding};
-pub use store_address::StoreAddress;
+pub use store_address::{NetworkAddress, SocketPath, StoreAddress};
 pub use text::read_text;
 pub use tls::{BackendTls, NamedFile, PeerTls, Tls};
 pub use values::{

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::parsers::{address, number, prefix, time};
 use super::raw::Section;
-use super::store_address::{self, StoreAddress, is_host};
+use super::store_address::{self, NetworkAddress, is_host};
 use super::tls::{self, NamedFile};
 use super::units::{self, Wrong};
 
@@ -56,7 +56,7 @@ pub struct ProcessPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processor {
     /// Where it is.
-    pub address: StoreAddress,
+    pub address: NetworkAddress,
     /// The field `Host` of its requests.
     pub host: String,
     target: String,
@@ -217,7 +217,7 @@ fn processor(text: &str) -> Result<Processor, Wrong> {
     let (host, target) = rest.split_at(rest.find('/').ok_or_else(wrong)?);
     let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
     let address = if has_port { host.to_owned() } else { format!("{host}:80") };
-    let address = store_address::read(&address)?;
+    let address = store_address::read_network(&address)?;
     let count = |name: &str| target.matches(name).count();
     let plain = target.replace(SPEC, "").replace(BLOB_URL, "").replace(BLOB, "");
     let is_target = plain.bytes().all(|byte| is_literal(byte) || b"?&=".contains(&byte));

@@ -91,6 +91,7 @@ pub use questions::Questions;
 pub use queue::delay::QueueState;
 use settings::{Controls, Settings};
 use shared_service::SharedService;
+pub use stores::place::socket_warnings;
 use tenants::Tenants;
 pub(crate) use tenants::by_name::NamedTenants;
 pub(crate) use tenants::ledger::TenantId;

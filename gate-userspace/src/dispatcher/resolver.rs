@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::config::StoreAddress;
+use crate::config::NetworkAddress;
 
 /// The address of a service's store.
 #[derive(Clone, Debug)]
@@ -55,10 +55,10 @@ enum Transition {
 
 impl Resolver {
     /// The resolver of a service that listens at `own`.
-    pub(crate) fn start(service: &str, store: &StoreAddress, own: &[SocketAddr]) -> Self {
+    pub(crate) fn start(service: &str, store: &NetworkAddress, own: &[SocketAddr]) -> Self {
         let (host, port) = match store {
-            StoreAddress::Fixed(address) => return Self::Fixed(*address),
-            StoreAddress::Named { host, port } => (host.clone(), *port),
+            NetworkAddress::Fixed(address) => return Self::Fixed(*address),
+            NetworkAddress::Named { host, port } => (host.clone(), *port),
         };
         // One order is enough: whoever orders is content with the next answer.
         let (ask, requests) = mpsc::sync_channel(1);

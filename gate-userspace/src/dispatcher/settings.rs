@@ -12,6 +12,7 @@ use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
 use super::store_silence::{SilenceLimits, SlowWork, StorePause};
+use super::stores::place::StorePlace;
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config;
@@ -148,8 +149,8 @@ pub(crate) struct Settings {
     pub(crate) transports: config::Transports,
     /// The store behind it, and its settings.
     pub(crate) backend: config::Backend,
-    /// The store's present address.
-    pub(crate) store: Resolver,
+    /// The place of the store.
+    pub(crate) store: StorePlace,
     /// The way to connect to it, and to whatever else gate asks for the service.
     pub(crate) own_connections: OwnConnections,
     /// The present address of the processor of originals; `None` if there is none.
@@ -225,7 +226,7 @@ impl Settings {
                         .as_ref()
                         .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
                     own_connections: own_connections.clone(),
-                    store: Resolver::start(&settings.name, &backend.address, &settings.listen),
+                    store: StorePlace::start(&settings.name, &backend.address, &settings.listen),
                     name: settings.name.clone(),
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),

@@ -32,3 +32,4 @@ mod store_state;
 mod study;
 mod tls;
 mod udp;
+mod unix_sockets;

@@ -5,7 +5,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::error::Error;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -17,6 +16,7 @@ use hyper::http::uri::Scheme;
 use hyper::{Request, Response, Uri, Version};
 
 use crate::clock;
+use crate::dispatcher::stores::place::Endpoint;
 use crate::dispatcher::tenants::ledger::TenantId;
 
 /// The body of a request to the store.
@@ -54,7 +54,7 @@ pub(super) struct SharedConnections(RefCell<Vec<SharedConnection>>);
 #[derive(Debug)]
 struct SharedConnection {
     tenant: TenantId,
-    address: SocketAddr,
+    endpoint: Endpoint,
     sender: http2::SendRequest<RequestBody>,
     shared: Rc<Shared>,
 }
@@ -122,24 +122,24 @@ enum Either<One, Two> {
 }
 
 impl SharedConnections {
-    /// A connection that carries this tenant's requests and has room for one more, and its address.
+    /// A connection that carries this tenant's requests and has room for one more, and its endpoint.
     pub(super) fn take(
         &self,
         tenant: TenantId,
-        is_current: impl Fn(SocketAddr) -> bool,
-    ) -> Option<(Sender, SocketAddr)> {
+        is_current: impl Fn(&Endpoint) -> bool,
+    ) -> Option<(Sender, Endpoint)> {
         let connections = self.0.borrow();
         let connection = connections.iter().find(|connection| {
-            connection.tenant == tenant && connection.has_room() && is_current(connection.address)
+            connection.tenant == tenant && connection.has_room() && is_current(&connection.endpoint)
         })?;
-        Some((connection.sender(), connection.address))
+        Some((connection.sender(), connection.endpoint.clone()))
     }
 
     /// Keeps a new connection for this tenant's requests, and returns the sender of its first one.
     pub(super) fn keep(
         &self,
         tenant: TenantId,
-        address: SocketAddr,
+        endpoint: Endpoint,
         sender: http2::SendRequest<RequestBody>,
         is_secure: bool,
     ) -> Sender {
@@ -149,7 +149,7 @@ impl SharedConnections {
             is_retired: Cell::new(false),
             is_secure,
         };
-        let connection = SharedConnection { tenant, address, sender, shared: Rc::new(shared) };
+        let connection = SharedConnection { tenant, endpoint, sender, shared: Rc::new(shared) };
         let first = connection.sender();
         self.0.borrow_mut().push(connection);
         first

@@ -18,7 +18,7 @@ use super::store::Store;
 use super::upstreams::Upstreams;
 use super::websocket_state::WebSocketState;
 use crate::cache::Cache;
-use crate::config::Http;
+use crate::config::{Http, StoreAddress};
 use crate::dispatcher::admission::Admission;
 use crate::dispatcher::admission::queueing::Dequeued;
 use crate::dispatcher::clients::SharedBounds;
@@ -34,6 +34,7 @@ use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
+use crate::dispatcher::tls::LOCALHOST;
 use crate::dispatcher::tls::turns::Turns;
 use crate::logging::AccessLog;
 use crate::processing::Processing;
@@ -159,7 +160,10 @@ impl HttpService {
 
     /// The host of the store, as its address is configured.
     pub(super) fn store_host(&self) -> String {
-        self.settings.backend.address.to_string()
+        match &self.settings.backend.address {
+            StoreAddress::Network(network) => network.to_string(),
+            StoreAddress::Unix(_) => LOCALHOST.to_owned(),
+        }
     }
 
     /// True if there are as many clients as there may be. This holds in shadow mode too.

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -28,6 +27,7 @@ use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::health::Health;
+use crate::dispatcher::stores::place::{self, Endpoint};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tls::HTTP2;
 use crate::protocol::Refusal;
@@ -52,7 +52,7 @@ pub(super) struct Store {
 #[derive(Debug)]
 pub(super) struct StoreConnection {
     pub(super) sender: Sender,
-    address: SocketAddr,
+    endpoint: Endpoint,
     idle_since: Nanos,
     /// True if it has carried a request before.
     pub(super) is_reused: bool,
@@ -144,11 +144,11 @@ impl Store {
     /// If the store cannot be connected to in time. It is down then.
     pub(super) async fn connection(&self, tenant: TenantId) -> Result<StoreConnection, StoreError> {
         if self.is_http2 {
-            let kept = self.shared.take(tenant, |address| self.settings.store.is_current(address));
+            let kept = self.shared.take(tenant, |endpoint| self.settings.store.is_current(endpoint));
             return match kept {
-                Some((sender, address)) => {
+                Some((sender, endpoint)) => {
                     let idle_since = clock::monotonic();
-                    Ok(StoreConnection { sender, address, idle_since, is_reused: true, switched: None })
+                    Ok(StoreConnection { sender, endpoint, idle_since, is_reused: true, switched: None })
                 }
                 None => self.new_connection(tenant).await,
             };
@@ -156,7 +156,7 @@ impl Store {
         loop {
             let kept = self.idle.borrow_mut().pop();
             let Some(mut kept) = kept else { break };
-            if self.settings.store.is_current(kept.address) && kept.sender.is_ready().await {
+            if self.settings.store.is_current(&kept.endpoint) && kept.sender.is_ready().await {
                 return Ok(kept);
             }
         }
@@ -186,37 +186,42 @@ impl Store {
         let mut switch = switch;
         let connecting = async {
             let mut last = StoreError::Unresolved;
-            for address in self.settings.store.addresses().await {
-                match self.connect_to(tenant, address, &mut switch).await {
-                    Ok(sender) => return Ok((sender, address)),
+            for endpoint in self.settings.store.endpoints().await {
+                match self.connect_to(tenant, &endpoint, &mut switch).await {
+                    Ok(sender) => return Ok((sender, endpoint)),
                     Err(error) => last = error,
                 }
             }
             Err(last)
         };
         let patience = self.settings.store_timeout().into();
-        let (sender, address) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
-        Ok(StoreConnection { sender, address, idle_since: clock::monotonic(), is_reused: false, switched })
+        let (sender, endpoint) = timeout(patience, connecting).await.map_err(|_| StoreError::TimedOut)??;
+        Ok(StoreConnection { sender, endpoint, idle_since: clock::monotonic(), is_reused: false, switched })
     }
 
-    /// Connects to this address for this tenant, and speaks TLS to it where that is configured.
+    /// Connects to this endpoint for this tenant, and speaks TLS to it where that is configured.
     async fn connect_to(
         &self,
         tenant: TenantId,
-        address: SocketAddr,
+        endpoint: &Endpoint,
         switch: &mut Switch,
     ) -> Result<Sender, StoreError> {
-        let stream = self.settings.own_connections.connect(address).await?;
-        stream.set_nodelay(true)?;
+        let stream = match endpoint.connect(&self.settings.own_connections).await? {
+            place::Stream::Tcp(stream) => stream,
+            place::Stream::Unix(stream) if self.is_http2 => {
+                return self.begin_http2(stream, (tenant, endpoint)).await;
+            }
+            place::Stream::Unix(stream) => return self.begin(stream, switch).await,
+        };
         let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
             return match self.is_http2 {
-                true => self.begin_http2(stream, (tenant, address)).await,
+                true => self.begin_http2(stream, (tenant, endpoint)).await,
                 false => self.begin(stream, switch).await,
             };
         };
         if self.is_http2 {
             let stream = tls.connect_by(stream, HTTP2).await.map_err(StoreError::Tls)?;
-            return self.begin_http2(stream.with_end(), (tenant, address)).await;
+            return self.begin_http2(stream.with_end(), (tenant, endpoint)).await;
         }
         let stream = tls.connect(stream).await.map_err(StoreError::Tls)?;
         // An answer may be as long as its connection.
@@ -251,7 +256,7 @@ impl Store {
     async fn begin_http2<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         &self,
         stream: S,
-        (tenant, address): (TenantId, SocketAddr),
+        (tenant, endpoint): (TenantId, &Endpoint),
     ) -> Result<Sender, StoreError> {
         let mut builder = http2::Builder::new(LocalExecutor);
         builder
@@ -270,7 +275,7 @@ impl Store {
             let _ = connection.await;
         });
         let is_secure = self.settings.store_tls.is_some();
-        Ok(self.shared.keep(tenant, address, sender, is_secure))
+        Ok(self.shared.keep(tenant, endpoint.clone(), sender, is_secure))
     }
 
     /// Notes that the store is connected.

@@ -220,8 +220,8 @@ impl<E: StoreEvents> StoreConnection<E> {
 
     /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
     async fn wait_for_move(&self, socket: &StoreSocket, settings: &Settings) {
-        let Ok(address) = socket.peer_addr() else { return std::future::pending().await };
-        settings.store.has_moved(address).await;
+        let Ok(endpoint) = socket.endpoint() else { return std::future::pending().await };
+        settings.store.has_moved(&endpoint).await;
         for _ in 0..LAST_LOOKS {
             if self.is_idle() {
                 return;

@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::error::StoreError;
+use super::place::Stream;
 use super::socket::StoreSocket;
 use crate::clock;
 use crate::config::Protocol;
@@ -94,7 +94,7 @@ impl DedicatedConnection {
 
     /// True if the connection leads to an address that the store's name still has.
     pub(crate) fn is_to_current_address(&self, settings: &Settings) -> bool {
-        self.socket.peer_addr().is_ok_and(|address| settings.store.is_current(address))
+        self.socket.endpoint().is_ok_and(|endpoint| settings.store.is_current(&endpoint))
     }
 
     /// True if no byte that was received waits to be decoded.
@@ -118,7 +118,7 @@ impl DedicatedConnection {
         settings: &Settings,
         identity: Option<&Identity>,
     ) -> Result<Self, StoreError> {
-        if self.socket.peer_addr().is_ok_and(|address| !settings.store.is_current(address)) {
+        if self.socket.endpoint().is_ok_and(|endpoint| !settings.store.is_current(&endpoint)) {
             return Err(StoreError::Moved);
         }
         self.greet(settings, identity).await?;
@@ -344,8 +344,10 @@ pub(crate) async fn in_time<T>(
 
 /// Connects to the store, and speaks TLS to it where that is configured.
 async fn connect(settings: &Settings) -> Result<StoreSocket, StoreError> {
-    let socket = connect_plainly(settings).await?;
-    socket.set_nodelay(true)?;
+    let socket = match connect_plainly(settings).await? {
+        Stream::Tcp(socket) => socket,
+        Stream::Unix(socket) => return Ok(StoreSocket::Unix(socket)),
+    };
     keep_alive(&socket)?;
     let Some(tls) = settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
         return Ok(StoreSocket::Plain(socket));
@@ -354,13 +356,13 @@ async fn connect(settings: &Settings) -> Result<StoreSocket, StoreError> {
     Ok(StoreSocket::Tls(Box::new(socket)))
 }
 
-/// Connects to the first of the store's addresses that accepts it. No address takes the time of those behind it.
-async fn connect_plainly(settings: &Settings) -> Result<TcpStream, StoreError> {
-    let addresses = settings.store.addresses().await;
-    let share = Duration::from(settings.store_timeout()) / addresses.len().max(1) as u32;
+/// Connects to the first of the store's endpoints that accepts it. No endpoint takes the time of those behind it.
+async fn connect_plainly(settings: &Settings) -> Result<Stream, StoreError> {
+    let endpoints = settings.store.endpoints().await;
+    let share = Duration::from(settings.store_timeout()) / endpoints.len().max(1) as u32;
     let mut failed = StoreError::Unresolved;
-    for address in addresses {
-        failed = match timeout(share, settings.own_connections.connect(address)).await {
+    for endpoint in endpoints {
+        failed = match timeout(share, endpoint.connect(&settings.own_connections)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => error.into(),
             Err(_) => StoreError::TimedOut,

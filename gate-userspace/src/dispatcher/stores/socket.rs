@@ -1,11 +1,11 @@
-//! A connection to a store, plain or by TLS.
+//! A connection to a store: plain, by TLS or at a Unix socket.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
+use super::place::Endpoint;
 use crate::dispatcher::tls::socket::TlsSocket;
 
 /// A connection to a store.
@@ -13,6 +13,8 @@ use crate::dispatcher::tls::socket::TlsSocket;
 pub(crate) enum StoreSocket {
     /// As it is.
     Plain(TcpStream),
+    /// At a Unix socket.
+    Unix(UnixStream),
     /// Encrypted.
     Tls(Box<TlsSocket>),
 }
@@ -27,6 +29,7 @@ impl StoreSocket {
     pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_read(bytes),
+            Self::Unix(socket) => socket.try_read(bytes),
             Self::Tls(socket) => socket.try_read(bytes),
         }
     }
@@ -39,6 +42,7 @@ impl StoreSocket {
     pub(crate) fn try_read_buf(&self, bytes: &mut Vec<u8>) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_read_buf(bytes),
+            Self::Unix(socket) => socket.try_read_buf(bytes),
             Self::Tls(socket) => socket.try_read_buf(bytes),
         }
     }
@@ -52,6 +56,7 @@ impl StoreSocket {
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.try_write(bytes),
+            Self::Unix(socket) => socket.try_write(bytes),
             Self::Tls(socket) => socket.try_write(bytes),
         }
     }
@@ -64,7 +69,7 @@ impl StoreSocket {
     #[inline]
     pub(crate) fn try_flush(&self) -> io::Result<()> {
         match self {
-            Self::Plain(_) => Ok(()),
+            Self::Plain(_) | Self::Unix(_) => Ok(()),
             Self::Tls(socket) => socket.try_flush(),
         }
     }
@@ -74,6 +79,7 @@ impl StoreSocket {
     pub(crate) fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => socket.poll_read_ready(cx),
+            Self::Unix(socket) => socket.poll_read_ready(cx),
             Self::Tls(socket) => socket.poll_read_ready(cx),
         }
     }
@@ -83,6 +89,7 @@ impl StoreSocket {
     pub(crate) fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(socket) => socket.poll_write_ready(cx),
+            Self::Unix(socket) => socket.poll_write_ready(cx),
             Self::Tls(socket) => socket.poll_write_ready(cx),
         }
     }
@@ -95,6 +102,7 @@ impl StoreSocket {
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => socket.readable().await,
+            Self::Unix(socket) => socket.readable().await,
             Self::Tls(socket) => socket.readable().await,
         }
     }
@@ -129,7 +137,7 @@ impl StoreSocket {
             }
         }
         match self {
-            Self::Plain(_) => Ok(()),
+            Self::Plain(_) | Self::Unix(_) => Ok(()),
             Self::Tls(socket) => socket.flush_all().await,
         }
     }
@@ -139,16 +147,21 @@ impl StoreSocket {
     /// # Errors
     ///
     /// The socket's.
-    pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
+    pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
-            Self::Plain(socket) => socket.peer_addr(),
-            Self::Tls(socket) => socket.peer_addr(),
+            Self::Plain(socket) => socket.peer_addr().map(Endpoint::Tcp),
+            Self::Unix(socket) => {
+                let path = socket.peer_addr()?.as_pathname().map(|path| Endpoint::Unix(path.into()));
+                path.ok_or_else(|| ErrorKind::NotConnected.into())
+            }
+            Self::Tls(socket) => socket.peer_addr().map(Endpoint::Tcp),
         }
     }
 
     async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => socket.writable().await,
+            Self::Unix(socket) => socket.writable().await,
             Self::Tls(socket) => socket.writable().await,
         }
     }

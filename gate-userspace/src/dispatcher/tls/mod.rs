@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use self::socket::TlsSocket;
 use crate::certificates::{Credentials, chain, private_key, roots, unusable};
-use crate::config::{BackendTls, Config, Fault, NamedFile, Protocol, StoreAddress, Tls};
+use crate::config::{BackendTls, Config, Fault, NamedFile, NetworkAddress, Protocol, StoreAddress, Tls};
 
 pub(super) mod socket;
 pub(super) mod turns;
@@ -95,8 +95,10 @@ impl StoreTls {
         let config = client_config(&tls.ca)?;
         let name = match (&tls.name, address) {
             (Some(name), _) => name.clone(),
-            (None, StoreAddress::Named { host, .. }) => host.clone(),
-            (None, StoreAddress::Fixed(address)) => address.ip().to_string(),
+            (None, StoreAddress::Network(NetworkAddress::Named { host, .. })) => host.clone(),
+            (None, StoreAddress::Network(NetworkAddress::Fixed(address))) => address.ip().to_string(),
+            // The configuration refuses it.
+            (None, StoreAddress::Unix(_)) => LOCALHOST.to_owned(),
         };
         let name = ServerName::try_from(name.trim_end_matches('.').to_owned());
         let name =
@@ -176,5 +178,7 @@ const fn choice(protocol: Protocol) -> &'static [&'static [u8]] {
     }
 }
 
+/// The host of a store at a Unix socket.
+pub(super) const LOCALHOST: &str = "localhost";
 /// The name of HTTP/2 in the handshake.
 pub(super) const HTTP2: &[u8] = b"h2";
