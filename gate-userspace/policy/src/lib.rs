@@ -18,6 +18,7 @@ pub mod gradient;
 mod histogram;
 pub mod hot_key;
 pub mod latency_ratio;
+pub mod placement;
 pub mod pricing;
 pub mod range;
 pub mod rate;

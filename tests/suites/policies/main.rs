@@ -5,4 +5,5 @@ mod codecs_fuzz;
 mod codecs_real;
 mod embedded_store;
 mod load_generator;
+mod placement;
 mod simulations;

@@ -36,7 +36,7 @@ const PROGRAMS: &[(&str, &str, Purpose)] = &[
     ("prometheus", "prometheus", Purpose::Test),
     ("debootstrap", "debootstrap", Purpose::Test),
     ("nft", "nftables", Purpose::Test),
-    ("nutcracker", "nutcracker", Purpose::Bench),
+    ("nutcracker", "nutcracker", Purpose::Test),
     ("haproxy", "haproxy", Purpose::Bench),
     ("xdp-filter", "xdp-tools", Purpose::Bench),
     ("ethtool", "ethtool", Purpose::Bench),
