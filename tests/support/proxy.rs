@@ -258,11 +258,33 @@ impl Listening {
         Self::gate_by(command, "", protocol, backend, service, tenants)
     }
 
+    /// A gate before these memcacheds, as `backends` lists them.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_before_pool(gate: &str, backends: &[String], service: &str, tenants: &str) -> Result<Self> {
+        let store = format!("backends = {backends:?}");
+        Self::gate_before(Command::new(paths::gate()), gate, "memcached", &store, service, tenants)
+    }
+
     fn gate_by(
-        mut command: Command,
+        command: Command,
         gate: &str,
         protocol: &str,
         backend: impl Display,
+        service: &str,
+        tenants: &str,
+    ) -> Result<Self> {
+        let store = format!("backend = \"{backend}\"");
+        Self::gate_before(command, gate, protocol, &store, service, tenants)
+    }
+
+    fn gate_before(
+        mut command: Command,
+        gate: &str,
+        protocol: &str,
+        store: &str,
         service: &str,
         tenants: &str,
     ) -> Result<Self> {
@@ -272,7 +294,7 @@ impl Listening {
         let socket = config.with_extension("sock");
         let text = format!(
             "[gate]\nxdp = \"off\"\nadmin = {socket:?}\n{gate}\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
-             listen = \"{address}\"\nbackend = \"{backend}\"\n{service}\n{tenants}\n"
+             listen = \"{address}\"\n{store}\n{service}\n{tenants}\n"
         );
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
         command.arg("run").arg("--config").arg(&config);

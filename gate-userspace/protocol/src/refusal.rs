@@ -29,6 +29,8 @@ pub enum Rule {
     Deny,
     /// `keys = "own"` of the tenant: a key of another one, or keys that nobody can tell.
     Keys,
+    /// `backends` of the service: no store alone can answer.
+    Backends,
     /// `max_request` of the service: the length.
     Size,
     /// `burst` and `max_debt` of the tenant: a price that its bucket can never hold.
@@ -46,6 +48,7 @@ impl Rule {
         match self {
             Self::Deny => "deny",
             Self::Keys => "keys",
+            Self::Backends => "backends",
             Self::Size => "size",
             Self::Burst => "burst",
             Self::Users => "users",

@@ -11,6 +11,7 @@ use super::http::Http;
 use super::identity::StoreLogin;
 use super::intercept::is_proxied;
 use super::parsers::{SWITCH, number, one_of, overlap, prefix, time};
+use super::pool::{self, Pool};
 use super::process::{self, Process};
 use super::raw::Section;
 use super::store_address::{self, StoreAddress};
@@ -24,8 +25,10 @@ use crate::protocol::query_types::QueryTypes;
 /// The store behind a proxied service, and how much clients may ask of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Where the store listens.
+    /// Where the store listens; of a pool its first node.
     pub address: StoreAddress,
+    /// The stores that share the keys; `None` if there is one, at `address`.
+    pub pool: Option<Pool>,
     /// Connections that each thread shares among its clients; 1 to 64.
     pub connections: u32,
     /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
@@ -84,6 +87,15 @@ pub struct Backend {
 }
 
 impl Backend {
+    /// The addresses of its stores.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<&StoreAddress> {
+        match &self.pool {
+            None => vec![&self.address],
+            Some(pool) => pool.nodes.iter().map(|node| &node.address).collect(),
+        }
+    }
+
     /// The highest tier that requests of a query type may have. One that is not there has no limit.
     #[must_use]
     pub fn tier(&self, query_type: &str) -> Tier {
@@ -165,6 +177,7 @@ const KEYS: [&str; 37] = [
 /// Reads a service's backend, if it has one.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
     let address = store_address(section, protocol, listen);
+    let pool = pool::read(section, protocol);
     for key in KEYS {
         if section.has(key) && !is_proxied(section) {
             section.fault(key, "means something only beside backend".to_owned());
@@ -201,10 +214,13 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let process = process::read(s);
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
-    if backend_tls.is_some() && matches!(address, Some(StoreAddress::Unix(_))) {
-        let message = "means nothing beside a Unix socket, on which gate speaks plainly; leave it out";
-        s.fault("backend_tls", message.to_owned());
+    let first = pool.as_ref().and_then(|pool| Some(pool.nodes.first()?.address.clone()));
+    let address = first.or(address);
+    let is_own = |address: SocketAddr| listen.iter().any(|&own| overlap(own, address));
+    if pool.iter().flat_map(|pool| &pool.nodes).any(|node| node.address.fixed().is_some_and(is_own)) {
+        s.fault("backends", "lists an address of the service itself".to_owned());
     }
+    check_backend_tls(s, backend_tls.as_ref(), address.as_ref(), pool.as_ref());
     Some(Backend {
         client_timeout,
         hot_keys,
@@ -220,6 +236,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         tls,
         backend_tls,
         address: address?,
+        pool,
         connections,
         store_timeout,
         slow_timeout,
@@ -260,6 +277,27 @@ fn store_address(
         }
     }
     if is_intercepted && !section.has("backend") { intercept::store(listen) } else { address }
+}
+
+/// Checks that a certificate can be asked for of each store, by one name.
+fn check_backend_tls(
+    s: &Section<'_>,
+    tls: Option<&BackendTls>,
+    address: Option<&StoreAddress>,
+    pool: Option<&Pool>,
+) {
+    let Some(tls) = tls else { return };
+    let nodes = pool.map_or(&[][..], |pool| &pool.nodes);
+    let addresses = address.into_iter().chain(nodes.iter().map(|node| &node.address));
+    if addresses.into_iter().any(|address| matches!(address, StoreAddress::Unix(_))) {
+        let message = "means nothing beside a Unix socket, on which gate speaks plainly; leave it out";
+        s.fault("backend_tls", message.to_owned());
+    } else if pool.is_some() && tls.name.is_none() {
+        s.fault(
+            "backend_tls",
+            "needs the name that the certificates of all backends are for: say name".to_owned(),
+        );
+    }
 }
 
 /// A tenant that may hold nothing could not be answered.

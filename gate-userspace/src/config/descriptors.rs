@@ -65,7 +65,8 @@ fn of_backend(service: &Service, backend: &Backend, threads: u64) -> u64 {
         // Each thread keeps some connections.
         return clients + threads * (listening + KEPT_BY_HTTP);
     }
-    clients + threads * (listening + pools * u64::from(backend.connections) + KEPT)
+    let stores = backend.addresses().len() as u64;
+    clients + threads * (listening + stores * (pools * u64::from(backend.connections) + KEPT))
 }
 
 /// Maps, pins, standard streams, and the clients of the admin sockets.

@@ -28,7 +28,7 @@ impl Intercept {
 
 /// True if a service's requests pass through the daemon.
 pub(super) fn is_proxied(section: &Section<'_>) -> bool {
-    section.has("backend") || is_on(section)
+    section.has("backend") || section.has("backends") || is_on(section)
 }
 
 pub(super) fn is_on(section: &Section<'_>) -> bool {

@@ -61,6 +61,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     // A field without `_` is a key whose value a thread takes over when it starts.
     let Backend {
         address,
+        pool,
         connections,
         max_datagrams,
         max_pools,
@@ -101,7 +102,8 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("listen", old.listen != new.listen),
         ("intercept", Intercept::differs(old.intercept, new.intercept)),
         ("transports", old.transports != new.transports),
-        ("backend", *address != other.address),
+        ("backend", *address != other.address && pool.is_none() && other.pool.is_none()),
+        ("backends", *pool != other.pool),
         ("connections", *connections != other.connections),
         ("max_datagrams", *max_datagrams != other.max_datagrams),
         // Which commands are of a type may change, but not what types there are.
@@ -184,6 +186,11 @@ mod tests {
                 &["gate.tick", "gate.threads"],
             ),
             ("127.0.0.1:2", "127.0.0.1:9", &["service.proxied.backend"]),
+            (
+                "backend = \"127.0.0.1:2\"",
+                "backends = [\"127.0.0.1:2\", \"127.0.0.1:8\"]",
+                &["service.proxied.backends"],
+            ),
             ("127.0.0.1:1", "127.0.0.1:9", &["service.proxied.listen"]),
             ("127.0.0.1:3", "127.0.0.1:9", &[]),
             ("\"4\"", "\"5\"", &["service.proxied.parallelism"]),

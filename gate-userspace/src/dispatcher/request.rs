@@ -6,10 +6,11 @@ use std::sync::Arc;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::metrics::cost_samples::CostFeatures;
+use super::store_place::NodeId;
 use super::tenants::ledger::{Account, TenantId};
 use super::tenants::members::Member;
 use super::tenants::request_limits::LimitSet;
-use super::wire::Codec;
+use super::wire::{Codec, Part};
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
 
@@ -35,6 +36,8 @@ pub(crate) struct Decoded<'a, W: Codec, C> {
     pub(crate) request: &'a W::Request,
     /// All of the request, or the head of one that is streamed.
     pub(crate) bytes: &'a [u8],
+    /// The stores that it goes to.
+    pub(crate) target: Target,
 }
 
 impl<W: Codec, C> Clone for Decoded<'_, W, C> {
@@ -44,6 +47,28 @@ impl<W: Codec, C> Clone for Decoded<'_, W, C> {
 }
 
 impl<W: Codec, C> Copy for Decoded<'_, W, C> {}
+
+/// The stores that a request goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// This one.
+    One(NodeId),
+    /// Those of its keys, each as far as its keys are there.
+    Several,
+    /// None: no store alone can answer it.
+    Nowhere,
+}
+
+impl Target {
+    /// The store of a request that goes to one; the first of others.
+    #[inline]
+    pub(crate) const fn node(self) -> NodeId {
+        match self {
+            Self::One(node) => node,
+            Self::Several | Self::Nowhere => NodeId::FIRST,
+        }
+    }
+}
 
 /// The tenant that a request is charged to, and how.
 #[derive(Clone, Debug)]
@@ -106,6 +131,9 @@ impl Charged {
 #[derive(Debug)]
 pub(crate) struct InFlight<C, R> {
     pub(crate) client: C,
+    /// The store that it goes to.
+    pub(crate) node: NodeId,
+    pub(crate) part: Part,
     /// The position of its reply.
     pub(crate) seq: SeqNo,
     pub(crate) charged: Charged,
@@ -119,14 +147,14 @@ impl<C, R> InFlight<C, R> {
     /// Separates the request from its client.
     #[inline]
     pub(crate) fn split(self) -> (C, InFlight<(), R>) {
-        let Self { client, seq, charged, features, silent, cache_role } = self;
-        (client, InFlight { client: (), seq, charged, features, silent, cache_role })
+        let Self { client, node, part, seq, charged, features, silent, cache_role } = self;
+        (client, InFlight { client: (), node, part, seq, charged, features, silent, cache_role })
     }
 
     /// The same request with another role in the hot cache.
     #[inline]
     pub(crate) fn with_role<S>(self, cache_role: S) -> InFlight<C, S> {
-        let Self { client, seq, charged, features, silent, .. } = self;
-        InFlight { client, seq, charged, features, silent, cache_role }
+        let Self { client, node, part, seq, charged, features, silent, .. } = self;
+        InFlight { client, node, part, seq, charged, features, silent, cache_role }
     }
 }

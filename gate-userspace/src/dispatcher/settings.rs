@@ -11,11 +11,12 @@ use super::local_addrs::LocalAddrs;
 use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
+use super::store_place::{NodeId, StorePlace};
 use super::store_silence::{SilenceLimits, SlowWork, StorePause};
-use super::stores::place::StorePlace;
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
-use crate::config;
+use crate::config::{self, StoreAddress};
+use crate::policy::placement::{Node, Placement, Scheme};
 use crate::protocol::query_types::QueryTypes;
 
 /// The settings of a service that may change while it runs. A field has the name of its configuration key.
@@ -149,9 +150,11 @@ pub(crate) struct Settings {
     pub(crate) transports: config::Transports,
     /// The store behind it, and its settings.
     pub(crate) backend: config::Backend,
-    /// The place of the store.
-    pub(crate) store: StorePlace,
-    /// The way to connect to it, and to whatever else gate asks for the service.
+    /// The places of the stores that share the keys, at least one.
+    pub(crate) stores: Vec<StorePlace>,
+    /// The choice of a key's store among them.
+    pub(crate) placement: Arc<Placement>,
+    /// The way to connect to them, and to whatever else gate asks for the service.
     pub(crate) own_connections: OwnConnections,
     /// The present address of the processor of originals; `None` if there is none.
     pub(crate) processor: Option<Resolver>,
@@ -226,7 +229,12 @@ impl Settings {
                         .as_ref()
                         .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
                     own_connections: own_connections.clone(),
-                    store: StorePlace::start(&settings.name, &backend.address, &settings.listen),
+                    stores: backend
+                        .addresses()
+                        .into_iter()
+                        .map(|address| StorePlace::start(&settings.name, address, &settings.listen))
+                        .collect(),
+                    placement: Arc::new(placement(&backend)),
                     name: settings.name.clone(),
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),
@@ -244,6 +252,25 @@ impl Settings {
                 Ok((settings, controls))
             })
             .collect()
+    }
+
+    /// The place of a store.
+    pub(crate) fn store(&self, node: NodeId) -> &StorePlace {
+        &self.stores[node.index()]
+    }
+
+    /// The configured address of a store.
+    pub(crate) fn address(&self, node: NodeId) -> &StoreAddress {
+        match &self.backend.pool {
+            None => &self.backend.address,
+            Some(pool) => &pool.nodes[node.index()].address,
+        }
+    }
+
+    /// The store of a key.
+    #[inline]
+    pub(crate) fn node_of(&self, key: &[u8]) -> NodeId {
+        NodeId::at(self.placement.node(key))
     }
 
     /// The length that a new client's requests may have.
@@ -265,6 +292,14 @@ impl Settings {
     pub(crate) fn silence_limits(&self) -> SilenceLimits {
         let Limits { store_timeout, slow_timeout, .. } = *self.limits.borrow();
         SilenceLimits { timeout: store_timeout, slow: slow_timeout, paused_until: self.pause.until() }
+    }
+}
+
+/// The places of keys in a service's pool; all are at the only store where there is none.
+fn placement(backend: &config::Backend) -> Placement {
+    match &backend.pool {
+        Some(pool) => pool.placement(),
+        None => Placement::new(Scheme::Rendezvous, &[Node { name: String::new(), weight: 1 }]),
     }
 }
 

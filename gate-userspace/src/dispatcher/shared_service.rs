@@ -95,7 +95,13 @@ impl SharedService {
         let limits = SharedLimits::new(settings.parallelism, settings.threads, types.len(), now)?;
         let permits = Arc::clone(&limits.permits);
         let name = settings.name.clone();
-        let metrics = ServiceMetrics::new(name, settings.threads, types, policy.clone(), permits);
+        let metrics = ServiceMetrics::new(
+            name,
+            (settings.threads, settings.stores.len()),
+            types,
+            policy.clone(),
+            permits,
+        );
         Ok(Self {
             questions: Questions::new(&settings.name),
             metrics,

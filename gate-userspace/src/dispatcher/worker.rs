@@ -275,9 +275,9 @@ async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
         often.tick().await;
         service.housekeeping(clock::monotonic());
         store_access::follow(&service);
-        if W::Session::HAS_USERS && !service.in_cluster.get() && service.lines.wants_ready() {
+        if W::Session::HAS_USERS && !service.in_cluster.get() && service.lines().wants_ready() {
             let service = Rc::clone(&service);
-            tokio::task::spawn_local(async move { service.lines.prepare(&service.settings).await });
+            tokio::task::spawn_local(async move { service.lines().prepare(&service.settings).await });
         }
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {

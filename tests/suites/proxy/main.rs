@@ -1,5 +1,6 @@
 //! Proxied services before real stores: what clients get, and what one client's behaviour costs another.
 
+mod backends;
 mod buckets;
 mod clients;
 mod envoy;

@@ -145,7 +145,7 @@ fn a_takeover_leads_to_the_same_socket() -> Result<()> {
     Ok(())
 }
 
-/// What `gate check` says of a store at this place.
+/// The answer of `gate check` for a store at this place: valid or not, and its faults and warnings.
 fn checked(backend: &str) -> Result<(bool, String)> {
     let config = socket_path("check").with_extension(format!("{}.toml", backend.len()));
     let text = format!(

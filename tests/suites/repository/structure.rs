@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 175] = [
+const ORDER: [&str; 177] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -30,6 +30,7 @@ const ORDER: [&str; 175] = [
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",
     "pipeline/request.rs",
+    "pipeline/nodes.rs",
     "pipeline/dispatch.rs",
     "pipeline/streaming.rs",
     "pipeline/store_access.rs",
@@ -110,7 +111,6 @@ const ORDER: [&str; 175] = [
     "stores/health.rs",
     "mod.rs",
     "accept.rs",
-    "listen.rs",
     "hot_restart.rs",
     "shared_service.rs",
     "clients/refused_behind.rs",
@@ -140,14 +140,16 @@ const ORDER: [&str; 175] = [
     "limit_refusals.rs",
     "member_counts.rs",
     "settings.rs",
-    "resolver.rs",
     "query_types.rs",
     "local_addrs.rs",
-    "own_connections.rs",
     "tls/mod.rs",
     "tls/socket.rs",
     "tls/turns.rs",
     "request.rs",
+    "store_place.rs",
+    "listen.rs",
+    "own_connections.rs",
+    "resolver.rs",
     "metrics/mod.rs",
     "metrics/cost_samples.rs",
     "metrics/store_state.rs",

@@ -87,7 +87,8 @@ mod tests {
     fn the_logarithm_is_the_systems_to_a_few_last_bits() {
         let mut x = f64::EPSILON / 4.0;
         while x < 1.0 {
-            let (own, system) = (ln(x), x.ln());
+            let own = ln(x);
+            let system = x.ln();
             assert!((own - system).abs() <= 8.0 * f64::EPSILON * system.abs(), "{x}: {own} {system}");
             x *= 1.003;
         }

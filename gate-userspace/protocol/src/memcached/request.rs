@@ -47,6 +47,8 @@ pub struct Request {
     pub pure: bool,
     /// Bytes of it that follow in [`Step::Body`]; 0 if it is whole.
     pub body: u64,
+    /// False if the end of its answer is not the client's: it is a part of a request, and more follows.
+    pub ends: bool,
     keys_at: u32,
     keys_end: u32,
 }
@@ -64,6 +66,12 @@ impl Request {
         Keys::new(bytes.get(self.keys_at as usize..self.keys_end as usize).unwrap_or_default())
     }
 
+    /// The same as a part of a request, behind whose answer more follows.
+    #[must_use]
+    pub const fn without_end(self) -> Self {
+        Self { ends: false, ..self }
+    }
+
     fn new(line: &Line, len: usize) -> Self {
         let Line { command, access, quiet, keys_at, keys_end, keys, base64, pure, body } = *line;
         let meta = RequestMeta {
@@ -75,7 +83,7 @@ impl Request {
             rows_by: RowsBy::Request,
             bytes: len as u64 + body.unwrap_or(0),
         };
-        Self { command, meta, quiet, base64, pure, body: body.unwrap_or(0), keys_at, keys_end }
+        Self { command, meta, quiet, base64, pure, body: body.unwrap_or(0), ends: true, keys_at, keys_end }
     }
 }
 

@@ -48,7 +48,8 @@ pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
     match refusal.rule {
         // In Redis' own words, by which clients know that they have to log in.
         Some(Rule::Users) => out.extend_from_slice(b"-NOAUTH Authentication required."),
-        Some(Rule::Deny | Rule::Keys | Rule::Size | Rule::Burst | Rule::TenantHeader) | None => {
+        Some(Rule::Deny | Rule::Keys | Rule::Backends | Rule::Size | Rule::Burst | Rule::TenantHeader)
+        | None => {
             out.push(b'-');
             out.extend_from_slice(refusal.blame().code().as_bytes());
         }
@@ -66,7 +67,7 @@ pub const fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
         Some(Rule::Deny) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=deny\r\n",
         Some(Rule::Keys) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=keys\r\n",
         Some(Rule::Size) => b"*1\r\n$33\r\nDENIED reason=too-large rule=size\r\n",
-        Some(Rule::Burst | Rule::Users | Rule::TenantHeader) | None => {
+        Some(Rule::Backends | Rule::Burst | Rule::Users | Rule::TenantHeader) | None => {
             b"*1\r\n$25\r\nDENIED reason=unsupported\r\n"
         }
     }

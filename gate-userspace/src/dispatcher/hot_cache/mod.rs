@@ -48,7 +48,7 @@ use super::metrics::{Event, WorkerMetrics};
 use super::request::{Charged, Decoded, InFlight};
 use super::settings::Settings;
 use super::tenants::ledger::Ledger;
-use super::wire::Cacheable;
+use super::wire::{Cacheable, Part};
 use crate::clock;
 use crate::policy::Tier;
 use crate::protocol::Access;
@@ -74,11 +74,11 @@ pub(crate) struct SharedHotCache {
 impl SharedHotCache {
     /// Those of each service, for so many threads. Services before the same store share its keys' versions.
     pub(crate) fn of(settings: &[Settings], threads: usize, samples: &SyncSender<Sample>) -> Vec<Self> {
+        let groups = groups(settings);
         let mut stores = HashMap::new();
-        let of = |settings: &Settings| {
+        let of = |group: usize| {
             let versions = || Arc::new(Versions::new(clock::entropy()));
-            let versions =
-                Arc::clone(stores.entry(settings.backend.address.clone()).or_insert_with(versions));
+            let versions = Arc::clone(stores.entry(group).or_insert_with(versions));
             Self {
                 hot_set_publisher: Arc::new(HotSetPublisher::new(Arc::clone(&versions))),
                 samples: samples.clone(),
@@ -87,8 +87,24 @@ impl SharedHotCache {
                 scopes: Arc::new(Scopes::new(clock::entropy())),
             }
         };
-        settings.iter().map(of).collect()
+        groups.into_iter().map(of).collect()
     }
+}
+
+/// The number of each service's group: services that share a store are in one, also through a third.
+fn groups(settings: &[Settings]) -> Vec<usize> {
+    let mut groups: Vec<usize> = (0..settings.len()).collect();
+    for (place, one) in settings.iter().enumerate() {
+        for (other_place, other) in settings.iter().enumerate().take(place) {
+            let of_other = other.backend.addresses();
+            if one.backend.addresses().iter().any(|address| of_other.contains(address)) {
+                let from = groups[place];
+                let to = groups[other_place];
+                groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
+            }
+        }
+    }
+    groups
 }
 
 /// Followers of flights, by the hash of the key and the tier.
@@ -415,10 +431,12 @@ impl<W: Cacheable, C: CacheClient> Followers<W, C> {
     }
 
     fn add(&mut self, decoded: Decoded<'_, W, C>, charged: &Charged, key: KeyHash) {
-        let Decoded { client, slot, request, .. } = decoded;
+        let Decoded { client, slot, request, target, .. } = decoded;
         client.key_order().follow(key);
         self.followers.push(InFlight {
             client: Rc::clone(client),
+            node: target.node(),
+            part: Part::Whole,
             seq: slot.seq,
             charged: charged.clone(),
             features: CostFeatures::of::<W>(request),

@@ -16,7 +16,7 @@ use hyper::http::uri::Scheme;
 use hyper::{Request, Response, Uri, Version};
 
 use crate::clock;
-use crate::dispatcher::stores::place::Endpoint;
+use crate::dispatcher::store_place::Endpoint;
 use crate::dispatcher::tenants::ledger::TenantId;
 
 /// The body of a request to the store.

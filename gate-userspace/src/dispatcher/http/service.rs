@@ -112,7 +112,7 @@ impl HttpService {
             service_metrics.clone(),
             (&shared.limits, shared.read_sizes),
         );
-        let state = Arc::clone(&service_metrics.store);
+        let state = Arc::clone(&service_metrics.stores[0]);
         let memory =
             ClientMemory::new(memory, settings.threads, MemoryLimits::of(&limits, tenants.are_several()));
         let types = RefCell::new(settings.types.borrow().clone());

@@ -25,9 +25,9 @@ use crate::clock;
 use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::metrics::{Event, WorkerMetrics};
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::{self, Endpoint, NodeId};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::health::Health;
-use crate::dispatcher::stores::place::{self, Endpoint};
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::tls::HTTP2;
 use crate::protocol::Refusal;
@@ -144,7 +144,8 @@ impl Store {
     /// If the store cannot be connected to in time. It is down then.
     pub(super) async fn connection(&self, tenant: TenantId) -> Result<StoreConnection, StoreError> {
         if self.is_http2 {
-            let kept = self.shared.take(tenant, |endpoint| self.settings.store.is_current(endpoint));
+            let kept =
+                self.shared.take(tenant, |endpoint| self.settings.store(NodeId::FIRST).is_current(endpoint));
             return match kept {
                 Some((sender, endpoint)) => {
                     let idle_since = clock::monotonic();
@@ -156,7 +157,7 @@ impl Store {
         loop {
             let kept = self.idle.borrow_mut().pop();
             let Some(mut kept) = kept else { break };
-            if self.settings.store.is_current(&kept.endpoint) && kept.sender.is_ready().await {
+            if self.settings.store(NodeId::FIRST).is_current(&kept.endpoint) && kept.sender.is_ready().await {
                 return Ok(kept);
             }
         }
@@ -186,7 +187,7 @@ impl Store {
         let mut switch = switch;
         let connecting = async {
             let mut last = StoreError::Unresolved;
-            for endpoint in self.settings.store.endpoints().await {
+            for endpoint in self.settings.store(NodeId::FIRST).endpoints().await {
                 match self.connect_to(tenant, &endpoint, &mut switch).await {
                     Ok(sender) => return Ok((sender, endpoint)),
                     Err(error) => last = error,
@@ -207,11 +208,11 @@ impl Store {
         switch: &mut Switch,
     ) -> Result<Sender, StoreError> {
         let stream = match endpoint.connect(&self.settings.own_connections).await? {
-            place::Stream::Tcp(stream) => stream,
-            place::Stream::Unix(stream) if self.is_http2 => {
+            store_place::Stream::Tcp(stream) => stream,
+            store_place::Stream::Unix(stream) if self.is_http2 => {
                 return self.begin_http2(stream, (tenant, endpoint)).await;
             }
-            place::Stream::Unix(stream) => return self.begin(stream, switch).await,
+            store_place::Stream::Unix(stream) => return self.begin(stream, switch).await,
         };
         let Some(tls) = self.settings.store_tls.as_ref().map(|tls| tls.borrow().clone()) else {
             return match self.is_http2 {

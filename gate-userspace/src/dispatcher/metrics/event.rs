@@ -32,6 +32,8 @@ pub enum Event {
     Request,
     /// The store answered a request.
     Answered,
+    /// A store of several did not answer its part of a request: the keys there were missing from the reply.
+    PartFailed,
     /// A connection to the store was made.
     StoreConnected,
     /// A connection to the store failed or was lost.
@@ -66,7 +68,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -81,6 +83,7 @@ impl Event {
         Self::AnswerDropped,
         Self::Request,
         Self::Answered,
+        Self::PartFailed,
         Self::StoreConnected,
         Self::StoreFailed,
         Self::LoginFailed,
@@ -116,6 +119,7 @@ impl Event {
             Self::AnswerDropped => "answers-dropped",
             Self::Request => "requests",
             Self::Answered => "answered",
+            Self::PartFailed => "part-failed",
             Self::StoreConnected => "store-connected",
             Self::StoreFailed => "store-failed",
             Self::LoginFailed => "login-failed",

@@ -145,7 +145,8 @@ pub struct ServiceMetrics {
     pub types: Arc<QueryTypes>,
     /// The times from admission to answer, by query type, since the last tick.
     pub responses: Arc<latency_ratio::Latencies>,
-    pub(crate) store: Arc<StoreState>,
+    /// The state of each store that shares its keys.
+    pub(crate) stores: Arc<[Arc<StoreState>]>,
     policy: Policy,
     permits: Arc<Permits>,
 }
@@ -153,14 +154,15 @@ pub struct ServiceMetrics {
 impl ServiceMetrics {
     pub(crate) fn new(
         name: String,
-        threads: usize,
+        (threads, stores): (usize, usize),
         types: QueryTypes,
         policy: Policy,
         permits: Arc<Permits>,
     ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
-        Self { name, threads, types: Arc::new(types), responses, store: Arc::default(), policy, permits }
+        let stores = (0..stores).map(|_| Arc::default()).collect();
+        Self { name, threads, types: Arc::new(types), responses, stores, policy, permits }
     }
 
     /// Records the time of requests of a query type, their wait included. Any thread may call this.
@@ -254,22 +256,26 @@ impl ServiceMetrics {
         })
     }
 
-    /// Connections to the store that there are now.
+    /// Connections to its stores that there are now.
     #[must_use]
     pub fn store_connections(&self) -> u64 {
-        self.store.connections()
+        self.stores.iter().map(|store| store.connections()).sum()
     }
 
-    /// True if the store is known to be down at `now`.
+    /// True if all of its stores are known to be down at `now`.
     #[must_use]
     pub fn is_store_down(&self, now: Nanos) -> bool {
-        self.store.is_down(now)
+        self.stores.iter().all(|store| store.is_down(now))
     }
 
-    /// Reachability of the store; `None` if that has not been tried.
+    /// Reachability of its stores, of which one that is down counts for all; `None` if that has not been tried.
     #[must_use]
     pub fn store_reached(&self) -> Option<Reached> {
-        self.store.reached()
+        let reached = self.stores.iter().filter_map(|store| store.reached());
+        // One that is down for the longest, or the last that came up.
+        reached.min_by_key(|reached| {
+            (reached.up, if reached.up { Nanos::MAX.saturating_sub(reached.since) } else { reached.since })
+        })
     }
 
     /// Clients that are connected.

@@ -71,6 +71,7 @@ impl<W: Wire> Session<W> {
         }
         self.set_outstanding(conversation.replies.outstanding());
         self.update_memory(&conversation);
+        self.resume_store_if_read(&conversation.replies);
         let resumes = if conversation.closing || conversation.next_mode != ConnectionMode::Shared {
             self.has_outstanding_replies(&conversation.replies)
         } else {
@@ -82,10 +83,17 @@ impl<W: Wire> Session<W> {
         }
     }
 
+    /// Lets store connections be read once the client has read what was ready for it.
+    fn resume_store_if_read(&self, replies: &Replies) {
+        if self.holds_up_store.get() && replies.output.len() <= RESUME_OUTPUT {
+            self.resume_store();
+        }
+    }
+
     /// Lets the store connection be read that waited for this client.
     fn resume_store(&self) {
         if self.holds_up_store.replace(false) {
-            self.store().resume();
+            self.resume_stores();
         }
     }
 
@@ -178,9 +186,7 @@ impl<W: Wire> Session<W> {
         let conversation = &mut *self.conversation.borrow_mut();
         let written = self.write(&mut conversation.replies.output, service);
         self.update_memory(conversation);
-        if self.holds_up_store.get() && conversation.replies.waiting() <= RESUME_OUTPUT {
-            self.resume_store();
-        }
+        self.resume_store_if_read(&conversation.replies);
         written
     }
 

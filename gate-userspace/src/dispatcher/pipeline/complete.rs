@@ -18,10 +18,11 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use crate::dispatcher::stores::pool_identity::PoolIdentity;
-use crate::dispatcher::wire::{SessionState, Ttl, Wire};
+use crate::dispatcher::wire::{Part, SessionState, Ttl, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> StoreEvents for Service<W> {
@@ -127,8 +128,16 @@ impl<W: Wire> StoreEvents for Service<W> {
             return false;
         }
         let most = if is_paused { RESUME_OUTPUT } else { HOLD_OUTPUT };
-        let is_held_up = client.conversation.borrow().replies.waiting() > most;
-        client.holds_up_store.set(is_held_up);
+        let replies = &client.conversation.borrow().replies;
+        let has_several = self.settings.stores.len() > 1;
+        // What other stores have sent ahead waits for this reply, not for the client.
+        let waiting = match has_several && request.seq == replies.first() {
+            true => replies.output.len(),
+            false => replies.waiting(),
+        };
+        // Connections to other stores may be held up while this one is not.
+        let is_held_up = waiting > most;
+        client.holds_up_store.set(is_held_up || has_several && client.holds_up_store.get());
         is_held_up
     }
 
@@ -167,6 +176,9 @@ impl<W: Wire> StoreEvents for Service<W> {
             Failure::Uncertain => Refusal::uncertain(),
             Failure::Unsent { retry_after } => Refusal::after(Reason::StoreDown, retry_after),
         };
+        if request.part != Part::Whole {
+            return self.fail_part(&request.client, request.seq, request.part);
+        }
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),
             CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
@@ -186,18 +198,18 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.flush_pending();
     }
 
-    fn connected(&self) {
+    fn connected(&self, node: NodeId) {
         self.metrics.count(Event::StoreConnected);
         let service = &self.settings.name;
-        let store = &self.settings.backend.address;
-        if let Some(line) = self.service_metrics.store.connected(clock::monotonic()) {
+        let store = self.settings.address(node);
+        if let Some(line) = self.service_metrics.stores[node.index()].connected(clock::monotonic()) {
             line.write(service, store, &"");
         }
         tracing::debug!(service, "connected to the store");
     }
 
-    fn disconnected(&self) {
-        self.service_metrics.store.disconnected();
+    fn disconnected(&self, node: NodeId) {
+        self.service_metrics.stores[node.index()].disconnected();
     }
 
     fn connection_lost(&self, why: &StoreError) {
@@ -205,18 +217,18 @@ impl<W: Wire> StoreEvents for Service<W> {
         tracing::debug!(service = self.settings.name, %why, "a connection to the store was lost");
     }
 
-    fn store_down(&self, why: &StoreError, backoff: Nanos) {
+    fn store_down(&self, node: NodeId, why: &StoreError, backoff: Nanos) {
         self.metrics.count(Event::StoreFailed);
         let service = &self.settings.name;
-        let store = &self.settings.backend.address;
-        if let Some(line) = self.service_metrics.store.failed(clock::monotonic()) {
+        let store = self.settings.address(node);
+        if let Some(line) = self.service_metrics.stores[node.index()].failed(clock::monotonic()) {
             line.write(service, store, why);
         }
         tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");
     }
 
-    fn store_back(&self) -> impl Future<Output = ()> {
-        self.service_metrics.store.back()
+    fn store_back(&self, node: NodeId) -> impl Future<Output = ()> {
+        self.service_metrics.stores[node.index()].back()
     }
 
     fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool {

@@ -48,7 +48,7 @@ impl<W: Wire> Service<W> {
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal());
         }
-        self.lines.check().map_err(|error| error.refusal())?;
+        self.lines().check().map_err(|error| error.refusal())?;
         let most = self.limits.get().max_dedicated;
         let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
         // A client that becomes another tenant's takes a new slot.
@@ -106,7 +106,7 @@ impl<W: Wire> Session<W> {
             exchange.is_reusable.get()
         };
         if is_reusable {
-            service.lines.give_back(connection, identity);
+            service.lines().give_back(connection, identity);
         }
         drop(self.dedicated_slot.take());
         self.other_bytes.set(0);
@@ -132,7 +132,7 @@ impl<W: Wire> Session<W> {
         if service.in_cluster.get() {
             return Err(StoreError::Cluster);
         }
-        let mut connection = service.lines.take_dedicated(&service.settings, identity).await?;
+        let mut connection = service.lines().take_dedicated(&service.settings, identity).await?;
         if self.awaits_replicas.get() {
             connection.adopt_writes(&service.settings).await?;
         }

@@ -14,7 +14,7 @@ use crate::dispatcher::admission::queueing::{Dequeued, QueuedRequest};
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::stores::events::FollowUp;
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{Part, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> QueueItem<W, Session<W>> {
@@ -67,7 +67,7 @@ impl<W: Wire> QueuedRequest for QueueItem<W, Session<W>> {
 
     fn store_accepts(&self, now: Nanos) -> Result<(), Refusal> {
         match self {
-            Self::Shared { in_flight, .. } => in_flight.client.store().accepts(now),
+            Self::Shared { in_flight, .. } => in_flight.client.store(in_flight.node).accepts(now),
             // It has a connection.
             Self::Dedicated { .. } => Ok(()),
         }
@@ -75,7 +75,9 @@ impl<W: Wire> QueuedRequest for QueueItem<W, Session<W>> {
 
     fn store_has_window(&self) -> bool {
         match self {
-            Self::Shared { in_flight, .. } => in_flight.client.store().has_window(self.is_slow()),
+            Self::Shared { in_flight, .. } => {
+                in_flight.client.store(in_flight.node).has_window(self.is_slow())
+            }
             Self::Dedicated { .. } => true,
         }
     }
@@ -122,7 +124,7 @@ impl<W: Wire> Service<W> {
             client.start_streaming(StreamedRequest::new(in_flight, client.tenant.get(), request, bytes, now));
             return;
         }
-        let store = in_flight.client.store();
+        let store = in_flight.client.store(in_flight.node);
         let follow_up = match in_flight.cache_role {
             CacheRole::LeadFlight(_) => query_ttl(&in_flight, request, bytes),
             CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => None,
@@ -146,8 +148,11 @@ impl<W: Wire> Service<W> {
             QueueItem::Shared { in_flight, .. } => in_flight,
             QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),
         };
-        let InFlight { client, seq, charged, silent, cache_role, .. } = in_flight;
+        let InFlight { client, part, seq, charged, silent, cache_role, .. } = in_flight;
         self.sample_late_refusal(&client, (charged.tenant, charged.class.query_type), &refusal);
+        if part != Part::Whole {
+            return self.fail_part(&client, seq, part);
+        }
         if !cache_role.is_coalesced() {
             self.refuse_queued(&client, seq, silent || client.left.get(), refusal);
         }
@@ -178,8 +183,9 @@ fn query_ttl<W: Wire>(
     let (request, bytes) = W::query_ttl(request, bytes)?;
     let client = Rc::clone(&flight.client);
     let cache_role = CacheRole::QueryTtl(None);
-    let InFlight { seq, ref charged, features, .. } = *flight;
+    let InFlight { node, seq, ref charged, features, .. } = *flight;
     let charged = charged.clone();
-    let in_flight = InFlight { client, seq, charged, features, silent: true, cache_role };
+    let in_flight =
+        InFlight { client, node, part: Part::Whole, seq, charged, features, silent: true, cache_role };
     Some(FollowUp { in_flight, request, bytes })
 }

@@ -244,7 +244,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             }
             sleep(wait.max(MIN_WAIT).into()).await;
         }
-        service.lines.failed();
+        service.lines().failed();
         tracing::debug!(
             service = service.settings.name,
             "the store did not answer over a dedicated connection"

@@ -20,7 +20,7 @@ use crate::dispatcher::admission::explain::{Outcome, Refused, conclude, refuse};
 use crate::dispatcher::clients::client::ReplySink;
 use crate::dispatcher::hot_cache::CachePeek;
 use crate::dispatcher::questions::PendingQuestion;
-use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass};
+use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass, Target};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
@@ -52,7 +52,8 @@ impl<W: Wire> Service<W> {
         let (tenant, denied) = client.tenant_for(&request, bytes);
         let slot = ReplySlot::default();
         let request = &request;
-        let decoded = Decoded { client: &client, tenant, slot, request, bytes };
+        let target = self.target(&client, request, bytes, now);
+        let decoded = Decoded { client: &client, tenant, slot, request, bytes, target };
         let rule = if tenant == client.tenant.get() { rule } else { format!("the key, a part of {rule}") };
         let ledger = &mut *self.ledger.borrow_mut();
         ledger.refresh();
@@ -177,6 +178,7 @@ impl<W: Wire> Service<W> {
         let has_all = usage.is_some_and(|usage| !usage.has_room()) && !W::Session::changes_session(request);
         for refusal in [
             denied.map(|rule| Refusal::by(Reason::Unsupported, rule)),
+            (decoded.target == Target::Nowhere).then_some(Refusal::by(Reason::Unsupported, Rule::Backends)),
             has_all.then_some(Refusal::of(Reason::Limit)),
             self.is_too_long(request, bytes).then_some(Refusal::by(Reason::TooLarge, Rule::Size)),
         ] {
@@ -194,7 +196,7 @@ impl<W: Wire> Service<W> {
         explained: &mut Explanation,
         now: Nanos,
     ) -> Outcome {
-        let Decoded { client, tenant, request, bytes, .. } = decoded;
+        let Decoded { client, tenant, request, bytes, target, .. } = decoded;
         let (cached, is_hot) = self.hot.peek(decoded, class.tier, now);
         explained.hot = is_hot;
         match cached {
@@ -207,7 +209,15 @@ impl<W: Wire> Service<W> {
         if is_slow {
             client.connection_index.set(client.pool().slow_index());
         }
-        let store = client.store();
+        if self.settings.stores.len() > 1 {
+            explained.notes.push(match target {
+                Target::One(node) => format!("it goes to {}", self.settings.address(node)),
+                Target::Several | Target::Nowhere => {
+                    "its keys are at several stores: each gets a request for its own".to_owned()
+                }
+            });
+        }
+        let store = client.store(target.node());
         if store.has_window(is_slow) && self.admission.may_take_permit(is_slow) {
             store.accepts(now)?;
             return Ok(Verdict::Passes);
@@ -233,7 +243,7 @@ impl<W: Wire> Service<W> {
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal().into());
         }
-        self.lines.peek(now).map_err(|error| error.refusal())?;
+        self.lines().peek(now).map_err(|error| error.refusal())?;
         explained.notes.push("it needs a dedicated connection to the store (`max_dedicated`)".to_owned());
         Ok(Verdict::Passes)
     }

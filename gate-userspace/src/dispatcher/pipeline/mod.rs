@@ -28,6 +28,7 @@ mod exchange;
 mod explain;
 mod housekeeping;
 mod login;
+pub(super) mod nodes;
 mod pending_logins;
 mod queue_item;
 mod registry;

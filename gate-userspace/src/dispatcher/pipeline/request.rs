@@ -9,7 +9,7 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::dispatch::is_slow;
-use super::queue_item::QueueItem;
+use super::nodes::Parts;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::admission::demand::Demand;
@@ -19,10 +19,10 @@ use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
-use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass};
+use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass, Target};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
-use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
+use crate::dispatcher::wire::{Effect, Part, Route, SessionState, Wire};
 use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
 use crate::protocol::{Blame, Refusal, RequestMeta, Rule};
@@ -40,7 +40,8 @@ impl<W: Wire> Service<W> {
     ) -> NextStep {
         let slot = ReplySlot { seq: replies.next(), first: replies.first() };
         let (tenant, denied) = client.tenant_for(request, bytes);
-        let decoded = Decoded { client, tenant, slot, request, bytes };
+        let target = self.target(client, request, bytes, now);
+        let decoded = Decoded { client, tenant, slot, request, bytes, target };
         if self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
         }
@@ -64,13 +65,14 @@ impl<W: Wire> Service<W> {
             }
             Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
             Ok(Verdict::Dedicated) => return NextStep::Switch(ConnectionMode::Dedicated),
-            Ok(Verdict::Sent | Verdict::Quit | Verdict::GateStats) | Err(_) => {}
+            Ok(Verdict::Sent | Verdict::SentInParts(_) | Verdict::Quit | Verdict::GateStats) | Err(_) => {}
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();
         debug_assert!(seq == slot.seq, "what has been sent is answered in its place");
         match verdict {
             Ok(Verdict::Sent | Verdict::Hit(_) | Verdict::Login | Verdict::Dedicated) => {}
+            Ok(Verdict::SentInParts(parts)) => Self::open_parts(replies, seq, parts),
             Ok(Verdict::Quit) => {
                 replies.part(seq, W::GOODBYE);
                 replies.whole(seq);
@@ -165,6 +167,11 @@ impl<W: Wire> Service<W> {
         {
             return Err(Refusal::by(Reason::Unsupported, rule));
         }
+        if decoded.target == Target::Nowhere {
+            // Where refusals are only counted it is refused all the same: there is no store to pass it on to.
+            self.refuses(client, tenant, Reason::Unsupported);
+            return Err(Refusal::by(Reason::Unsupported, Rule::Backends));
+        }
         // The client sends nothing more to the store until a session command is answered.
         let has_quota = client.has_request_quota(outstanding) || W::Session::changes_session(request);
         if !has_quota && self.refuses(client, client.tenant.get(), Reason::Limit) {
@@ -215,6 +222,9 @@ impl<W: Wire> Service<W> {
             };
         self.admission.admit(ledger, &charged, now)?;
         self.hot.sample(decoded, self.settings.service, ledger);
+        if decoded.target == Target::Several {
+            return self.send_parts(decoded, charged, ledger, now).map(Verdict::SentInParts);
+        }
         self.send(decoded, charged, decision, ledger, now)?;
         Ok(Verdict::Sent)
     }
@@ -275,18 +285,11 @@ impl<W: Wire> Service<W> {
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
+        let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, target, .. } = decoded;
         let admission = &self.admission;
-        let store = client.store();
-        let is_slow = is_slow::<W>(request);
-        let has_permit = store.has_window(is_slow) && admission.take_permit(&client.queued, is_slow);
-        let accepted = match has_permit {
-            true => store.accepts(now).inspect_err(|_| admission.release_permit()),
-            false => {
-                admission.queue_accepts(charged.tenant, bytes.len(), !self.tenants.borrow().are_several())
-            }
-        };
-        accepted.map_err(|refusal| admission.refuse(ledger, &charged, refusal))?;
+        let node = target.node();
+        let accepted = self.accepts(client, node, (charged.tenant, bytes.len()), is_slow::<W>(request), now);
+        let has_permit = accepted.map_err(|refusal| admission.refuse(ledger, &charged, refusal))?;
 
         let cache_role = match decision {
             CacheDecision::Uncached(key) => self.hot.cache_role(decoded, key),
@@ -309,21 +312,17 @@ impl<W: Wire> Service<W> {
         if is_coalesced {
             charged.price = MilliRu::ZERO;
         }
-        let tier = charged.class.tier;
         let in_flight = InFlight {
             client: Rc::clone(client),
+            node,
+            part: Part::Whole,
             seq,
             charged,
             features: CostFeatures::of::<W>(request),
             silent: W::wants_no_reply(request),
             cache_role,
         };
-        if has_permit {
-            admission.note_not_queued(tier, now);
-            self.submit(in_flight, request, bytes, now);
-        } else {
-            admission.enqueue(QueueItem::Shared { in_flight, request: *request }, bytes, now);
-        }
+        self.pass_on(in_flight, request, bytes, has_permit, now);
         Ok(())
     }
 
@@ -428,6 +427,8 @@ pub(crate) enum NextStep {
 enum Verdict {
     /// Sent, queued, or following a flight: the store will answer it.
     Sent,
+    /// Sent to several stores, or queued for them.
+    SentInParts(Parts),
     /// Answered from the cache.
     Hit(Rc<[u8]>),
     Quit,

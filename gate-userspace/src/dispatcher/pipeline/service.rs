@@ -25,6 +25,7 @@ use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, Pools};
 use crate::dispatcher::tenants::Tenants;
@@ -62,12 +63,14 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
     /// The step that each request passes before it goes to the store.
     pub(crate) admission: Admission<QueueItem<W, Session<W>>>,
+    /// The requests to each store that a client's is being split into.
+    pub(super) part_buffers: RefCell<Vec<Vec<u8>>>,
     /// The cache of hot keys.
     pub(crate) hot: HotCache<W, Session<W>>,
     /// The shared connections.
     pub(crate) pools: Pools<Self>,
-    /// The store connections for logins, streamed requests and dedicated clients.
-    pub(crate) lines: IdleConnections,
+    /// The store connections for logins, streamed requests and dedicated clients, by store.
+    lines: Box<[IdleConnections]>,
     /// This thread's metrics.
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// All threads' metrics.
@@ -127,7 +130,11 @@ impl<W: Wire> Service<W> {
         let SharedBounds { slots, dedicated_slots, memory, datagrams } = shared.bounds;
         let WorkerState { number, ledger, scratch, turns, delay, verdicts } = worker;
         let metrics = Arc::clone(&service_metrics.threads[number]);
-        let pools = Pools::new(settings.backend.max_pools, settings.connections, Arc::clone(&hot.scopes));
+        let stores = settings.stores.len();
+        let lines = |node| IdleConnections::new(node, W::Session::HAS_USERS);
+        let lines = NodeId::all(stores).map(lines).collect();
+        let size = (stores, settings.connections);
+        let pools = Pools::new(settings.backend.max_pools, size, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
         let pending_writes = RefCell::default();
         let clients = RefCell::default();
@@ -159,7 +166,8 @@ impl<W: Wire> Service<W> {
             admission,
             hot,
             pools,
-            lines: IdleConnections::new(W::Session::HAS_USERS),
+            lines,
+            part_buffers: RefCell::new(vec![Vec::new(); stores]),
             metrics,
             service_metrics,
             verdicts,
@@ -176,5 +184,15 @@ impl<W: Wire> Service<W> {
             in_cluster: Cell::new(false),
             is_first: number == 0,
         })
+    }
+
+    /// The store connections of logins and dedicated clients: protocols that have these have one store.
+    pub(crate) fn lines(&self) -> &IdleConnections {
+        self.lines_to(NodeId::FIRST)
+    }
+
+    /// The store connections of streamed requests to a store.
+    pub(crate) fn lines_to(&self, node: NodeId) -> &IdleConnections {
+        &self.lines[node.index()]
     }
 }

@@ -17,6 +17,7 @@ use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::hot_cache::CacheClient;
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
 use crate::dispatcher::identity::Login;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::connection::StoreConnection;
 use crate::dispatcher::stores::pool::Pool;
 use crate::dispatcher::tenants::ledger::TenantId;
@@ -93,10 +94,15 @@ impl<W: Wire> Session<W> {
         Ref::map(self.pool.borrow(), |pool| &**pool)
     }
 
-    /// The shared store connection that its requests take.
+    /// The shared connection that its requests to a store take.
     #[inline]
-    pub(crate) fn store(&self) -> Rc<StoreConnection<Service<W>>> {
-        self.pool.borrow().store(self.connection_index.get())
+    pub(crate) fn store(&self, node: NodeId) -> Rc<StoreConnection<Service<W>>> {
+        self.pool.borrow().store(node, self.connection_index.get())
+    }
+
+    /// Lets its connections be read that waited for it.
+    pub(crate) fn resume_stores(&self) {
+        self.pool.borrow().lane(self.connection_index.get()).for_each(|store| store.resume());
     }
 
     /// Chooses the store connection of its next requests. None of its requests may be outstanding.

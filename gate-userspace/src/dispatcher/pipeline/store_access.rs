@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::service::Service;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::dedicated::{DedicatedConnection, STATUS};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::Wire;
@@ -56,7 +57,7 @@ pub(crate) async fn watch<W: Wire>(service: Rc<Service<W>>) {
 /// Takes note of what has been seen. To be called often, in each thread.
 pub(crate) fn follow<W: Wire>(service: &Rc<Service<W>>) {
     if service.pools.follow_access(service) {
-        service.lines.clear();
+        service.lines().clear();
     }
 }
 
@@ -81,10 +82,10 @@ impl Access {
         let line = match self.line.take() {
             Some(line) => match line.anew(settings, unauthenticated).await {
                 Err(StoreError::Refused(_)) => return Some(false),
-                Err(_) => DedicatedConnection::open(settings, unauthenticated).await,
+                Err(_) => DedicatedConnection::open(settings, NodeId::FIRST, unauthenticated).await,
                 line => line,
             },
-            None => DedicatedConnection::open(settings, unauthenticated).await,
+            None => DedicatedConnection::open(settings, NodeId::FIRST, unauthenticated).await,
         };
         match line {
             Ok(mut line) => {

@@ -78,14 +78,15 @@ impl<W: Wire> Session<W> {
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::Streamed);
         let identity = self.identity.borrow().clone();
-        let line = match service.lines.take(&service.settings, Some(&identity)).await {
-            Ok(line) => line,
-            Err(broken) => {
-                let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
-                streamed.request.cache_role.fail(refusal);
-                return Ok(());
-            }
-        };
+        let line =
+            match service.lines_to(streamed.request.node).take(&service.settings, Some(&identity)).await {
+                Ok(line) => line,
+                Err(broken) => {
+                    let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
+                    streamed.request.cache_role.fail(refusal);
+                    return Ok(());
+                }
+            };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let received = Buffer::default();
         let has_permit = false;
@@ -201,7 +202,7 @@ impl<W: Wire> BodyStream<'_, W> {
             let charged = sent.saturating_sub(streamed.queued_for);
             self.service.admission.observe(Answered { class, charged, sent, count: 1 }, done);
             if self.received.is_empty() {
-                self.service.lines.keep(self.line);
+                self.service.lines_to(streamed.request.node).keep(self.line);
             }
         }
         answered

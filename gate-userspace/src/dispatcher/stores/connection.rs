@@ -30,6 +30,7 @@ use super::socket::StoreSocket;
 use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::{SilenceLimits, SlowWork};
 use crate::dispatcher::wire::{Codec, Link, SessionState, Wire};
 use crate::protocol::Refusal;
@@ -37,6 +38,8 @@ use crate::protocol::Refusal;
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
 pub(crate) struct StoreConnection<E: StoreEvents> {
+    /// The store that it leads to.
+    node: NodeId,
     state: RefCell<Outstanding<E>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<StoreSocket>>,
@@ -47,8 +50,9 @@ pub(crate) struct StoreConnection<E: StoreEvents> {
 }
 
 impl<E: StoreEvents> StoreConnection<E> {
-    pub(crate) fn new(health: Health) -> Self {
+    pub(crate) fn new(node: NodeId, health: Health) -> Self {
         Self {
+            node,
             state: RefCell::new(Outstanding::new(health)),
             socket: RefCell::default(),
             waker: RefCell::new(None),
@@ -77,6 +81,13 @@ impl<E: StoreEvents> StoreConnection<E> {
         let waits = state.waiting.front().map_or(Nanos::ZERO, |first| now.saturating_sub(first.since));
         let few = state.waiting.len() < FULL_PIPELINE && !state.blocked && waits < SLOW;
         few && !self.is_paused.get() && state.health.accepts(state.waiting.len(), now).is_ok()
+    }
+
+    /// True while it refuses requests: its store is down, or tried again.
+    #[inline]
+    pub(crate) fn is_down(&self, now: Nanos) -> bool {
+        let state = self.state.borrow();
+        state.health.accepts(state.waiting.len(), now).is_err()
     }
 
     /// True if it takes one more request. Of requests that are slow by kind it takes few at a time, and of any as long
@@ -150,13 +161,13 @@ impl<E: StoreEvents> StoreConnection<E> {
                     *self.socket.borrow_mut() = Rc::downgrade(&socket);
                     let connected = clock::monotonic();
                     self.begin(connected);
-                    events.connected();
+                    events.connected(self.node);
                     let error = tokio::select! {
                         biased;
                         error = std::future::poll_fn(|cx| self.poll(cx, &socket, &*events)) => error,
                         () = self.wait_for_move(&socket, events.settings()) => StoreError::Moved,
                     };
-                    events.disconnected();
+                    events.disconnected(self.node);
                     if matches!(error, StoreError::Moved) && self.is_idle() {
                         // Nothing is lost, and nobody is refused: what is asked meanwhile waits.
                         continue;
@@ -187,11 +198,11 @@ impl<E: StoreEvents> StoreConnection<E> {
                 return;
             }
             let backoff = self.fail(&*events, clock::monotonic());
-            events.store_down(&error, backoff);
+            events.store_down(self.node, &error, backoff);
             events.flush();
             tokio::select! {
                 () = tokio::time::sleep(backoff.into()) => {}
-                () = events.store_back() => {}
+                () = events.store_back(self.node) => {}
             }
             self.state.borrow_mut().health.retry();
         }
@@ -221,7 +232,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     /// Waits until the store's name stands for other addresses, then for a while until nothing is outstanding.
     async fn wait_for_move(&self, socket: &StoreSocket, settings: &Settings) {
         let Ok(endpoint) = socket.endpoint() else { return std::future::pending().await };
-        settings.store.has_moved(&endpoint).await;
+        settings.store(self.node).has_moved(&endpoint).await;
         for _ in 0..LAST_LOOKS {
             if self.is_idle() {
                 return;
@@ -237,14 +248,18 @@ impl<E: StoreEvents> StoreConnection<E> {
     }
 
     async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
-        in_time(events.settings(), Self::connect_and_ask(pool, events)).await
+        in_time(events.settings(), self.connect_and_ask(pool, events)).await
     }
 
     /// Connects, logs in, and asks what the store lets its user do and whether it works.
-    async fn connect_and_ask(pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
+    async fn connect_and_ask(
+        &self,
+        pool: &Weak<PoolIdentity>,
+        events: &E,
+    ) -> Result<StoreSocket, StoreError> {
         let settings = events.settings();
         let identity = pool.upgrade().ok_or(StoreError::Closed)?.identity();
-        let mut connection = DedicatedConnection::open(settings, Some(&identity)).await?;
+        let mut connection = DedicatedConnection::open(settings, self.node, Some(&identity)).await?;
         if <E::Wire as Wire>::Session::HAS_USERS {
             let query = identity.acl_query(settings.backend.store_login.as_ref());
             // Nothing, if there is no such user.

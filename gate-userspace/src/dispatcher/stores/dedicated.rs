@@ -8,19 +8,22 @@ use gate_common::units::Nanos;
 use tokio::time::timeout;
 
 use super::error::StoreError;
-use super::place::Stream;
 use super::socket::StoreSocket;
 use crate::clock;
 use crate::config::Protocol;
 use crate::dispatcher::identity::{Handshake, Identity, memcached_login};
 use crate::dispatcher::listen::keep_alive;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
+use crate::dispatcher::store_place::Stream;
 use crate::dispatcher::wire::MalformedReply;
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
 
 /// A connection that nobody shares yet.
 #[derive(Debug)]
 pub(crate) struct DedicatedConnection {
+    /// The store that it leads to.
+    node: NodeId,
     socket: StoreSocket,
     replies: Replies,
     unread: Vec<u8>,
@@ -40,10 +43,11 @@ impl DedicatedConnection {
     /// As [`DedicatedConnection::open`]; [`StoreError::Cluster`] if the store says that it is in cluster mode.
     pub(crate) async fn open_answering(
         settings: &Settings,
+        node: NodeId,
         identity: Option<&Identity>,
     ) -> Result<Self, StoreError> {
         let steps = async {
-            let mut connection = Self::open(settings, identity).await?;
+            let mut connection = Self::open(settings, node, identity).await?;
             match settings.protocol {
                 // No shared connection may have asked yet, and the store's name may have moved since one did.
                 Protocol::Resp if connection.is_in_cluster(settings).await? == Some(true) => {
@@ -75,10 +79,15 @@ impl DedicatedConnection {
     /// # Errors
     ///
     /// If it cannot be had in time, or the store does not accept the identity ([`StoreError::Refused`]).
-    pub(crate) async fn open(settings: &Settings, identity: Option<&Identity>) -> Result<Self, StoreError> {
+    pub(crate) async fn open(
+        settings: &Settings,
+        node: NodeId,
+        identity: Option<&Identity>,
+    ) -> Result<Self, StoreError> {
         let steps = async {
-            let socket = connect(settings).await?;
+            let socket = connect(settings, node).await?;
             let mut this = Self {
+                node,
                 socket,
                 replies: Replies::new(LONGEST),
                 unread: Vec::new(),
@@ -94,7 +103,7 @@ impl DedicatedConnection {
 
     /// True if the connection leads to an address that the store's name still has.
     pub(crate) fn is_to_current_address(&self, settings: &Settings) -> bool {
-        self.socket.endpoint().is_ok_and(|endpoint| settings.store.is_current(&endpoint))
+        self.socket.endpoint().is_ok_and(|endpoint| settings.store(self.node).is_current(&endpoint))
     }
 
     /// True if no byte that was received waits to be decoded.
@@ -118,7 +127,7 @@ impl DedicatedConnection {
         settings: &Settings,
         identity: Option<&Identity>,
     ) -> Result<Self, StoreError> {
-        if self.socket.endpoint().is_ok_and(|endpoint| !settings.store.is_current(&endpoint)) {
+        if self.socket.endpoint().is_ok_and(|endpoint| !settings.store(self.node).is_current(&endpoint)) {
             return Err(StoreError::Moved);
         }
         self.greet(settings, identity).await?;
@@ -343,8 +352,8 @@ pub(crate) async fn in_time<T>(
 }
 
 /// Connects to the store, and speaks TLS to it where that is configured.
-async fn connect(settings: &Settings) -> Result<StoreSocket, StoreError> {
-    let socket = match connect_plainly(settings).await? {
+async fn connect(settings: &Settings, node: NodeId) -> Result<StoreSocket, StoreError> {
+    let socket = match connect_plainly(settings, node).await? {
         Stream::Tcp(socket) => socket,
         Stream::Unix(socket) => return Ok(StoreSocket::Unix(socket)),
     };
@@ -357,8 +366,8 @@ async fn connect(settings: &Settings) -> Result<StoreSocket, StoreError> {
 }
 
 /// Connects to the first of the store's endpoints that accepts it. No endpoint takes the time of those behind it.
-async fn connect_plainly(settings: &Settings) -> Result<Stream, StoreError> {
-    let endpoints = settings.store.endpoints().await;
+async fn connect_plainly(settings: &Settings, node: NodeId) -> Result<Stream, StoreError> {
+    let endpoints = settings.store(node).endpoints().await;
     let share = Duration::from(settings.store_timeout()) / endpoints.len().max(1) as u32;
     let mut failed = StoreError::Unresolved;
     for endpoint in endpoints {

@@ -13,6 +13,7 @@ use gate_common::units::Nanos;
 use super::error::StoreError;
 use super::pool_identity::PoolIdentity;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::wire::{Answer, Codec, Wire};
 
 /// The owner of store connections: it sends requests, and receives their replies and failures.
@@ -67,20 +68,20 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// Writes to the clients that have replies.
     fn flush(&self);
 
-    /// A connection has been established.
-    fn connected(&self);
+    /// A connection to a store has been established.
+    fn connected(&self, node: NodeId);
 
-    /// A connection has ended.
-    fn disconnected(&self);
+    /// A connection to a store has ended.
+    fn disconnected(&self, node: NodeId);
 
     /// A connection ended, and nothing is wrong with the store: another one is made at once.
     fn connection_lost(&self, error: &StoreError);
 
-    /// A connection ended for `error`, or could not be made; the next attempt is after `backoff`.
-    fn store_down(&self, error: &StoreError, backoff: Nanos);
+    /// A connection to a store ended for `error`, or could not be made; the next attempt is after `backoff`.
+    fn store_down(&self, node: NodeId, error: &StoreError, backoff: Nanos);
 
-    /// Waits until any connection, of any thread, reaches the store after it was down.
-    fn store_back(&self) -> impl Future<Output = ()>;
+    /// Waits until any connection, of any thread, reaches a store after it was down.
+    fn store_back(&self, node: NodeId) -> impl Future<Output = ()>;
 
     /// The store no longer accepts the user of a pool. True if the pool is closed for that.
     fn user_refused(&self, pool: &Rc<PoolIdentity>, why: &[u8]) -> bool;

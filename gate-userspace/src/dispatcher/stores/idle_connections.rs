@@ -18,6 +18,7 @@ use super::health::Health;
 use crate::clock;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::store_place::NodeId;
 
 /// Connections that wait to be used again, and the permits to make new ones.
 ///
@@ -29,6 +30,8 @@ use crate::dispatcher::settings::Settings;
 /// needs a dedicated connection is sent at once, and no later request of another client overtakes it.
 #[derive(Debug)]
 pub(crate) struct IdleConnections {
+    /// The store that they lead to.
+    node: NodeId,
     kept: RefCell<Vec<Idle>>,
     /// The identity that was asked for last.
     wanted: RefCell<Identity>,
@@ -56,9 +59,10 @@ struct Idle {
 }
 
 impl IdleConnections {
-    /// None yet, to a store that has users or not.
-    pub(crate) fn new(has_users: bool) -> Self {
+    /// None yet, to one of the stores, which have users or not.
+    pub(crate) fn new(node: NodeId, has_users: bool) -> Self {
         Self {
+            node,
             kept: RefCell::default(),
             wanted: RefCell::default(),
             generation: Cell::new(0),
@@ -130,12 +134,12 @@ impl IdleConnections {
                 // Whatever else was wrong with the kept one, a new connection shows whether the store can be used. One that is closed
                 // while it is set up may be one of many (`CLIENT KILL`).
                 for _ in 1..MOST_TRIED {
-                    match DedicatedConnection::open_answering(settings, identity).await {
+                    match DedicatedConnection::open_answering(settings, self.node, identity).await {
                         Err(error) if error.is_cut_off() => {}
                         opened => return opened,
                     }
                 }
-                DedicatedConnection::open_answering(settings, identity).await
+                DedicatedConnection::open_answering(settings, self.node, identity).await
             }))
             .await?;
         connection.generation = generation;
@@ -172,7 +176,7 @@ impl IdleConnections {
         self.preparing.set(true);
         let wanted = self.wanted.borrow().clone();
         let generation = self.generation.get();
-        match self.admit(DedicatedConnection::open_answering(settings, Some(&wanted))).await {
+        match self.admit(DedicatedConnection::open_answering(settings, self.node, Some(&wanted))).await {
             Ok(mut connection) => {
                 connection.generation = generation;
                 self.give_back(connection, wanted);
@@ -319,7 +323,7 @@ mod tests {
     #[test]
     fn a_store_that_has_just_failed_is_not_asked() {
         run(async {
-            let connections = IdleConnections::new(true);
+            let connections = IdleConnections::new(NodeId::FIRST, true);
             // The more in a row, the longer the pause.
             (0..20).for_each(|_| connections.failed());
             let attempts = Cell::new(false);
@@ -337,7 +341,7 @@ mod tests {
     #[test]
     fn only_the_first_clients_wait_for_a_hung_store() {
         run(async {
-            let connections = Rc::new(IdleConnections::new(true));
+            let connections = Rc::new(IdleConnections::new(NodeId::FIRST, true));
             let attempts = Rc::new(Cell::new(0));
             let gives_up = Rc::new(Notify::new());
             let is_hung = Rc::new(Cell::new(true));

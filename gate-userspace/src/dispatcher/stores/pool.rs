@@ -18,6 +18,7 @@ use super::pool_identity::PoolIdentity;
 use crate::clock;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::SilenceLimits;
 use crate::dispatcher::wire::{SessionState, Wire};
 
@@ -25,15 +26,20 @@ use crate::dispatcher::wire::{SessionState, Wire};
 #[derive(Debug)]
 pub(crate) struct Pool<E: StoreEvents> {
     identity: Rc<PoolIdentity>,
+    /// Those of the first store, then those of the next.
     stores: Vec<Rc<StoreConnection<E>>>,
+    /// The number of connections to each store.
+    lanes: usize,
     tasks: RefCell<Vec<AbortHandle>>,
     unused_since: Cell<Option<Nanos>>,
 }
 
 impl<E: StoreEvents> Pool<E> {
-    /// A pool of so many connections, at least one.
-    fn new(scope: Scope, identity: Identity, connections: usize) -> Rc<Self> {
-        let stores = (0..connections.max(1)).map(|_| Rc::new(StoreConnection::new(Health::new()))).collect();
+    /// A pool for so many stores, of so many connections to each, at least one.
+    fn new(scope: Scope, identity: Identity, (stores, connections): (usize, usize)) -> Rc<Self> {
+        let lanes = connections.max(1);
+        let of_store = |node| (0..lanes).map(move |_| Rc::new(StoreConnection::new(node, Health::new())));
+        let stores = NodeId::all(stores).flat_map(of_store).collect();
         Rc::new(Self {
             identity: Rc::new(PoolIdentity {
                 scope: RefCell::new(scope),
@@ -41,6 +47,7 @@ impl<E: StoreEvents> Pool<E> {
                 may_cache: Cell::new(!<E::Wire as Wire>::Session::HAS_USERS),
             }),
             stores,
+            lanes,
             tasks: RefCell::default(),
             unused_since: Cell::new(None),
         })
@@ -71,16 +78,25 @@ impl<E: StoreEvents> Pool<E> {
     }
 
     /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
-    /// in one write. Not the last, if there are several: that is for what is slow by kind.
+    /// in one write. Not the last, if there are several: that is for what is slow by kind. A lane is as full as the fullest of
+    /// its connections to stores that are up.
     #[inline]
     pub(crate) fn connection_index(&self, now: Nanos) -> usize {
-        let fast = &self.stores[..self.slow_index().max(1)];
-        match fast.iter().position(|store| store.has_room(now)) {
+        let fast = self.slow_index().max(1);
+        match (0..fast)
+            .position(|index| self.lane(index).all(|store| store.has_room(now) || store.is_down(now)))
+        {
             Some(connection_index) => connection_index,
-            None => {
-                (0..fast.len()).min_by_key(|&connection_index| fast[connection_index].load(now)).unwrap_or(0)
-            }
+            None => (0..fast)
+                .min_by_key(|&index| self.lane(index).map(|store| store.load(now)).max())
+                .unwrap_or(0),
         }
+    }
+
+    /// The connections of a lane, one to each store.
+    #[inline]
+    pub(crate) fn lane(&self, connection_index: usize) -> impl Iterator<Item = &Rc<StoreConnection<E>>> {
+        self.stores[connection_index..].iter().step_by(self.lanes)
     }
 
     /// True if none of its connections takes requests now.
@@ -91,13 +107,13 @@ impl<E: StoreEvents> Pool<E> {
     /// The lane for what is slow by kind.
     #[inline]
     pub(crate) fn slow_index(&self) -> usize {
-        self.stores.len() - 1
+        self.lanes - 1
     }
 
-    /// The one for clients on a lane.
+    /// The connection to a store for clients on a lane.
     #[inline]
-    pub(crate) fn store(&self, connection_index: usize) -> Rc<StoreConnection<E>> {
-        Rc::clone(&self.stores[connection_index])
+    pub(crate) fn store(&self, node: NodeId, connection_index: usize) -> Rc<StoreConnection<E>> {
+        Rc::clone(&self.stores[node.index() * self.lanes + connection_index])
     }
 }
 
@@ -118,17 +134,18 @@ pub(crate) struct Pools<E: StoreEvents> {
     closed: Cell<u64>,
     scopes: Arc<Scopes>,
     most: usize,
-    connections: usize,
+    /// The number of stores, and of connections to each.
+    size: (usize, usize),
 }
 
 impl<E: StoreEvents> Pools<E> {
-    /// At most so many pools of so many connections.
-    pub(crate) fn new(most: usize, connections: usize, scopes: Arc<Scopes>) -> Self {
-        let first = Pool::new(Scopes::first(), Identity::default(), connections);
+    /// At most so many pools, for so many stores and of so many connections to each.
+    pub(crate) fn new(most: usize, size: (usize, usize), scopes: Arc<Scopes>) -> Self {
+        let first = Pool::new(Scopes::first(), Identity::default(), size);
         let all = RefCell::new(vec![first]);
         let former = RefCell::default();
         let closed = Cell::new(scopes.closed());
-        Self { all, former, closed, scopes, most, connections }
+        Self { all, former, closed, scopes, most, size }
     }
 
     /// The one for clients that have not said who they are.
@@ -174,7 +191,7 @@ impl<E: StoreEvents> Pools<E> {
             let unused = all.iter().skip(1).position(|pool| Rc::strong_count(pool) == 1)?;
             all.remove(unused + 1);
         }
-        let pool = Pool::new(self.scopes.of(identity), identity.clone(), self.connections);
+        let pool = Pool::new(self.scopes.of(identity), identity.clone(), self.size);
         all.push(Rc::clone(&pool));
         Some(pool)
     }
@@ -222,7 +239,7 @@ impl<E: StoreEvents> Pools<E> {
             former.iter().for_each(|pool| self.scopes.retire(&pool.identity.scope.borrow()));
             self.former.borrow_mut().extend(former);
             let scope = self.scopes.of(&Identity::default());
-            all.insert(0, Pool::new(scope, Identity::default(), self.connections));
+            all.insert(0, Pool::new(scope, Identity::default(), self.size));
             Rc::clone(&all[0])
         };
         first.start(events);
@@ -304,15 +321,15 @@ mod tests {
 
         fn flush(&self) {}
 
-        fn connected(&self) {}
+        fn connected(&self, _: NodeId) {}
 
-        fn disconnected(&self) {}
+        fn disconnected(&self, _: NodeId) {}
 
         fn connection_lost(&self, _: &StoreError) {}
 
-        fn store_down(&self, _: &StoreError, _: Nanos) {}
+        fn store_down(&self, _: NodeId, _: &StoreError, _: Nanos) {}
 
-        fn store_back(&self) -> impl Future<Output = ()> {
+        fn store_back(&self, _: NodeId) -> impl Future<Output = ()> {
             std::future::pending()
         }
 
@@ -332,7 +349,7 @@ mod tests {
     }
 
     fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Unstarted> {
-        Pools::new(most, 1, Arc::clone(scopes))
+        Pools::new(most, (1, 1), Arc::clone(scopes))
     }
 
     fn database(database: u32) -> Identity {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::net::{TcpStream, UnixStream};
 
-use super::place::Endpoint;
+use crate::dispatcher::store_place::Endpoint;
 use crate::dispatcher::tls::socket::TlsSocket;
 
 /// A connection to a store.

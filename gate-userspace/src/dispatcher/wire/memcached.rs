@@ -4,7 +4,9 @@ use gate_common::units::Nanos;
 use memchr::memchr;
 
 use self::multiget::{END, Multiget};
-use super::{Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Route, Stateless, Ttl, Wire};
+use super::{
+    Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Part, Placed, Route, Stateless, Ttl, Wire,
+};
 use crate::clock;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{self, Command, Decoder, Fault, FaultKind, Limits, Quiet, Request};
@@ -126,6 +128,67 @@ impl Codec for Memcached {
     fn names_all_keys(request: &Request) -> bool {
         request.meta.keys > 0 && !request.base64
     }
+
+    #[inline]
+    fn placed(request: &Request) -> Placed {
+        // The same key has other spellings, and would be at other stores.
+        if request.base64 {
+            return Placed::Nowhere;
+        }
+        match request.command {
+            Command::Get | Command::Gets => Placed::AtKeys { splits: true },
+            Command::Gat
+            | Command::Gats
+            | Command::Set
+            | Command::Add
+            | Command::Replace
+            | Command::Append
+            | Command::Prepend
+            | Command::Cas
+            | Command::Delete
+            | Command::Incr
+            | Command::Decr
+            | Command::Touch
+            | Command::MetaGet
+            | Command::MetaSet
+            | Command::MetaDelete
+            | Command::MetaArithmetic
+            | Command::MetaDebug => Placed::AtKeys { splits: false },
+            Command::MetaNoop | Command::Version | Command::Quit | Command::StatsGate => Placed::Anywhere,
+            Command::FlushAll
+            | Command::Verbosity
+            | Command::Stats
+            | Command::CacheMemlimit
+            | Command::Lru
+            | Command::LruCrawler
+            | Command::Slabs
+            | Command::Extstore
+            | Command::RefreshCerts => Placed::Nowhere,
+        }
+    }
+
+    fn split(request: &Request, bytes: &[u8], node_of: impl Fn(&[u8]) -> usize, parts: &mut [Vec<u8>]) {
+        for key in request.keys(bytes) {
+            let part = &mut parts[node_of(key)];
+            if part.is_empty() {
+                part.extend_from_slice(request.command.name().as_bytes());
+            }
+            part.push(b' ');
+            part.extend_from_slice(key);
+        }
+        parts.iter_mut().filter(|part| !part.is_empty()).for_each(|part| part.extend_from_slice(b"\r\n"));
+    }
+
+    fn part(bytes: &[u8], part: Part) -> Option<Request> {
+        match Decoder::new(Limits::default()).next(bytes) {
+            Step::Request { request, .. } => {
+                Some(if part == Part::Inner { request.without_end() } else { request })
+            }
+            _ => None,
+        }
+    }
+
+    const END_OF_PARTS: &'static [u8] = END;
 
     fn has_one_answer(request: &Request) -> bool {
         request.quiet == Quiet::Answered

@@ -91,6 +91,29 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// True if these are all keys that it reads or writes, each as the store knows it.
     fn names_all_keys(request: &Self::Request) -> bool;
 
+    /// The stores that can answer a request, where several share the keys.
+    #[inline]
+    fn placed(_request: &Self::Request) -> Placed {
+        Placed::Anywhere
+    }
+
+    /// Appends a request for the keys of each store to its part. `node_of` is the place of a key's store.
+    fn split(
+        _request: &Self::Request,
+        _bytes: &[u8],
+        _node_of: impl Fn(&[u8]) -> usize,
+        _parts: &mut [Vec<u8>],
+    ) {
+    }
+
+    /// The request that a part is.
+    fn part(_bytes: &[u8], _part: Part) -> Option<Self::Request> {
+        None
+    }
+
+    /// The end of a reply whose last part got none.
+    const END_OF_PARTS: &'static [u8] = b"";
+
     /// True if the store answers it with exactly one reply.
     fn has_one_answer(request: &Self::Request) -> bool;
 
@@ -206,6 +229,28 @@ pub(crate) enum Ttl {
     Unbounded,
     /// At most so long.
     AtMost(Nanos),
+}
+
+/// A request's place among the requests that one of the client's was split into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of what the client sent.
+    Whole,
+    /// One whose reply goes on with the next part's.
+    Inner,
+    /// The one with whose reply the client's ends.
+    Last,
+}
+
+/// The stores that can answer a request, where several share the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// Those of its keys; if they are at several, it can be split or not.
+    AtKeys { splits: bool },
+    /// Each answers it alike.
+    Anywhere,
+    /// None alone.
+    Nowhere,
 }
 
 /// The route of a request that may pass.

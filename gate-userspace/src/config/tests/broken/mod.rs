@@ -1,5 +1,6 @@
 //! A good configuration, what breaks it, and what is then printed.
 
+mod backends;
 mod http;
 mod intercept;
 mod members;
@@ -28,8 +29,17 @@ quota = "2000 RU/s"
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.
-pub(super) const BROKEN: [&[Broken]; 8] =
-    [GATE, service::ROWS, intercept::ROWS, http::ROWS, tenant::ROWS, members::ROWS, tls::ROWS, DOCUMENT];
+pub(super) const BROKEN: [&[Broken]; 9] = [
+    GATE,
+    service::ROWS,
+    intercept::ROWS,
+    backends::ROWS,
+    http::ROWS,
+    tenant::ROWS,
+    members::ROWS,
+    tls::ROWS,
+    DOCUMENT,
+];
 
 const GATE: &[Broken] = &[
     (

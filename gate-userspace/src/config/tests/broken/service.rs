@@ -282,20 +282,6 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "listen",
-        "backend = \"unix:run/cache.sock\"\nlisten",
-        &[
-            r#"6: service[0].backend = "unix:run/cache.sock": must be the whole path of a socket, e.g. "unix:/run/redis/redis.sock""#,
-        ],
-    ),
-    (
-        "listen",
-        "backend = \"unix:/run/cache.sock\"\nbackend_tls = { ca = \"/ca.pem\" }\nlisten",
-        &[
-            r#"7: service[0].backend_tls: means nothing beside a Unix socket, on which gate speaks plainly; leave it out"#,
-        ],
-    ),
-    (
-        "listen",
         "backend = \"0.0.0.0:11212\"\nlisten",
         &[
             r#"6: service[0].backend = "0.0.0.0:11212": must be the store's own address, e.g. "127.0.0.1:11212""#,

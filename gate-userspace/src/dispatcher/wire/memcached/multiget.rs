@@ -76,6 +76,8 @@ pub(crate) enum Expected {
     Discarded(Expect),
     /// So many of this shape, of which the client gets one.
     Split(u16),
+    /// Values, behind which the client gets no end: more follow over another connection.
+    WithoutEnd,
     /// Nothing or something, and then `MN`, which the client did not ask for.
     UntilNoop,
 }
@@ -88,7 +90,7 @@ impl Link for Multiget {
 
     #[inline]
     fn encode(&mut self, request: &Request, bytes: &[u8], out: &mut Buffer) -> Expected {
-        if matches!(request.command, Command::Get | Command::Gets) && request.meta.keys == 1 {
+        if matches!(request.command, Command::Get | Command::Gets) && request.meta.keys == 1 && request.ends {
             // All of its keys.
             self.merge(request.command, request.keys(bytes).rest(), out);
             return Expected::Merged;
@@ -101,7 +103,7 @@ impl Link for Multiget {
                 out.push(b" ");
                 out.push(request.keys(bytes).rest());
                 out.push(b"\r\n");
-                return Expected::Single(request.expect());
+                return if request.ends { Expected::Single(request.expect()) } else { Expected::WithoutEnd };
             }
             Command::Gat | Command::Gats if bytes.len() > LONGEST_LINE => {
                 return Expected::Split(push_split(request, bytes, out));
@@ -131,6 +133,7 @@ impl Link for Multiget {
         match awaited {
             Expected::UntilNoop => NOOP,
             Expected::Merged | Expected::Single(_) | Expected::Discarded(_) | Expected::Split(_) => b"",
+            Expected::WithoutEnd => b"",
         }
     }
 
@@ -144,7 +147,7 @@ impl Link for Multiget {
     #[inline]
     fn scan(&mut self, awaited: &Expected, input: &[u8]) -> Result<Answer, MalformedReply> {
         let expect = match *awaited {
-            Expected::Merged | Expected::Split(_) => Expect::Values,
+            Expected::Merged | Expected::Split(_) | Expected::WithoutEnd => Expect::Values,
             Expected::Single(expect) | Expected::Discarded(expect) => expect,
             Expected::UntilNoop => Expect::Meta,
         };
@@ -178,7 +181,13 @@ impl Link for Multiget {
             let is_end = matches!(part, Part::Line { line: AnswerLine { status: Status::End, .. }, .. });
             return Ok(self.part_of_split(count, len, last, is_end));
         }
-        let give = if matches!(awaited, Expected::Discarded(_)) { 0 } else { len };
+        let gives = match awaited {
+            Expected::Discarded(_) => false,
+            // An error in place of the end is none for the keys of other connections.
+            Expected::WithoutEnd => !last,
+            Expected::Merged | Expected::Single(_) | Expected::Split(_) | Expected::UntilNoop => true,
+        };
+        let give = if gives { len } else { 0 };
         Ok(Answer { give, add: b"", len, last: last && !matches!(awaited, Expected::UntilNoop) })
     }
 }

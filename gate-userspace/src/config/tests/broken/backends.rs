@@ -1,0 +1,60 @@
+//! Faults of stores at Unix sockets, and of several that share the keys.
+
+use super::Broken;
+
+pub(super) const ROWS: &[Broken] = &[
+    (
+        "listen",
+        "backend = \"unix:run/cache.sock\"\nlisten",
+        &[
+            r#"6: service[0].backend = "unix:run/cache.sock": must be the whole path of a socket, e.g. "unix:/run/redis/redis.sock""#,
+        ],
+    ),
+    (
+        "listen",
+        "backend = \"unix:/run/cache.sock\"\nbackend_tls = { ca = \"/ca.pem\" }\nlisten",
+        &[
+            r#"7: service[0].backend_tls: means nothing beside a Unix socket, on which gate speaks plainly; leave it out"#,
+        ],
+    ),
+    (
+        "listen",
+        "backends = [\"127.0.0.1:1 weight=0\", \"127.0.0.1:2\", \"127.0.0.1:2 name=b\", \"0.0.0.0:3\", \"cache\"]\nbackend = \"127.0.0.1:1\"\nhash = \"md5\"\nlisten",
+        &[
+            r#"6: service[0].backends[0] = "127.0.0.1:1 weight=0": must have a weight from 1 to 10000, e.g. "cache-1:11211 weight=2""#,
+            r#"6: service[0].backends[2] = "127.0.0.1:2 name=b": is listed twice"#,
+            r#"6: service[0].backends[3] = "0.0.0.0:3": must be the store's own address, e.g. "127.0.0.1:11212""#,
+            r#"6: service[0].backends[4] = "cache": must be an address and a port or a host name and a port, e.g. "198.18.0.1:11211" or "cache.example:11211""#,
+            r#"7: service[0].backend = "127.0.0.1:1": has no meaning beside backends: leave one of the two out"#,
+            r#"8: service[0].hash = "md5": must be "ketama", "twemproxy", "rendezvous" or "crc16""#,
+        ],
+    ),
+    (
+        "listen",
+        "backends = [\"127.0.0.1:1\", \"127.0.0.1:2 weight=1000\"]\nhash_tag = \"{}\"\nbackend_tls = { ca = \"/ca.pem\" }\nlisten",
+        &[
+            r#"6: service[0].backends: leaves 127.0.0.1:1 without a key: its weight is too small beside the others' for a ring; raise it, or leave it out"#,
+            r#"7: service[0].hash_tag = "{}": means something only beside hash = "twemproxy""#,
+            r#"8: service[0].backend_tls: needs the name that the certificates of all backends are for: say name"#,
+        ],
+    ),
+    (
+        "\"memcached\"",
+        "\"resp\"\nbackends = \"127.0.0.1:1\"\nhash = \"twemproxy\"\nkey_hash = \"hsieh\"\nhash_tag = \"<\"",
+        &[
+            r#"6: service[0].backends = "127.0.0.1:1": divides the keys of memcached alone; write backend, with one store"#,
+            r#"8: service[0].key_hash = "hsieh": must be "one_at_a_time", "md5", "crc16", "crc32", "crc32a", "fnv1_64", "fnv1a_64", "fnv1_32", "fnv1a_32" or "murmur""#,
+            r#"9: service[0].hash_tag = "<": must be two characters, e.g. "{}""#,
+        ],
+    ),
+    (
+        "listen",
+        "hash = \"ketama\"\nlisten",
+        &[r#"6: service[0].hash = "ketama": means something only beside backends"#],
+    ),
+    (
+        "listen",
+        "backends = [\"198.18.0.1:11211\", \"127.0.0.1:2\"]\nlisten",
+        &[r#"6: service[0].backends: lists an address of the service itself"#],
+    ),
+];
