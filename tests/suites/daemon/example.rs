@@ -16,12 +16,13 @@ use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
 
 /// Where the example's services listen.
-const SERVICES: [(&str, &str); 7] = [
+const SERVICES: [(&str, &str); 8] = [
     ("cache", "198.18.0.1:11211"),
     ("sessions", "198.18.0.1:6379"),
     ("carts", "198.18.0.1:6382"),
     ("metrics", "198.18.0.1:8125"),
     ("pages", "198.18.0.1:11311"),
+    ("shards", "198.18.0.1:11511"),
     ("profiles", "198.18.0.1:6380"),
     ("logs", "198.18.0.1:3100"),
 ];

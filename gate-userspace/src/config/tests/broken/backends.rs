@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Broken] = &[
         "listen",
         "backends = [\"127.0.0.1:1\", \"127.0.0.1:2 weight=1000\"]\nhash_tag = \"{}\"\nbackend_tls = { ca = \"/ca.pem\" }\nlisten",
         &[
-            r#"6: service[0].backends: leaves 127.0.0.1:1 without a key: its weight is too small beside the others' for a ring; raise it, or leave it out"#,
+            r#"6: service[0].backends = ["127.0.0.1:1", "127.0.0.1:2 weight=1000"]: leaves 127.0.0.1:1 without a key: its weight is too small beside the others' for a ring; raise it, or leave it out"#,
             r#"7: service[0].hash_tag = "{}": means something only beside hash = "twemproxy""#,
             r#"8: service[0].backend_tls: needs the name that the certificates of all backends are for: say name"#,
         ],
@@ -55,6 +55,8 @@ pub(super) const ROWS: &[Broken] = &[
     (
         "listen",
         "backends = [\"198.18.0.1:11211\", \"127.0.0.1:2\"]\nlisten",
-        &[r#"6: service[0].backends: lists an address of the service itself"#],
+        &[
+            r#"6: service[0].backends = ["198.18.0.1:11211", "127.0.0.1:2"]: lists an address of the service itself"#,
+        ],
     ),
 ];
