@@ -101,6 +101,7 @@ const TRAFFIC: &[Traffic] = &[
     of("suspended", "cache", By::Datagrams, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
     of("suspended", "pages", By::Stream, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
     // There is no store.
+    of("acme-batch", "shards", By::Stream, "198.18.2.1", &[("get a\r\n", "SERVER_ERROR")]),
     of("org", "logs", By::Stream, BALANCER, &[(OF_ORG, "HTTP/1.1 503")]),
     of("customer/*", "logs", By::Stream, BALANCER, &[(OF_CUSTOMER, "HTTP/1.1 503")]),
     of(
