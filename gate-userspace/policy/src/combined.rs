@@ -258,6 +258,15 @@ mod tests {
         }
     }
 
+    /// The first numbers of SplitMix64 after these seeds, by its authors' code.
+    #[test]
+    fn another_draw_is_what_splitmix64_says() {
+        for (seed, number) in [(0, 0xe220_a839_7b1d_cdaf_u64), (1, 0x910a_2dec_8902_5cc1)] {
+            let drawn = next_draw(f64::from_bits(seed));
+            assert_eq!(drawn, (number >> 11) as f64 / (1u64 << 53) as f64, "{seed}");
+        }
+    }
+
     #[test]
     fn each_policy_is_told_what_changes() {
         let reported: [Arc<Mutex<Vec<String>>>; 2] = Default::default();
