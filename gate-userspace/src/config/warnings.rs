@@ -111,7 +111,9 @@ impl Config {
             listed(&names)
         };
         let mut warnings = Vec::new();
-        if let Some(named) = names(&|tenant| !allowed(service.protocol, tenant).is_empty()) {
+        // No command concerns all of several stores: each is refused.
+        let has_several = service.backend.as_ref().is_some_and(|backend| backend.pool.is_some());
+        if !has_several && let Some(named) = names(&|tenant| !allowed(service.protocol, tenant).is_empty()) {
             let mut all: Vec<&str> = tenants().flat_map(|tenant| allowed(service.protocol, tenant)).collect();
             all.sort_unstable();
             all.dedup();
@@ -167,8 +169,12 @@ mod tests {
     use super::*;
 
     fn warnings(protocol: &str, deny: &str) -> Vec<String> {
+        warnings_before("backend = \"127.0.0.1:2\"", protocol, deny)
+    }
+
+    fn warnings_before(stores: &str, protocol: &str, deny: &str) -> Vec<String> {
         let text = format!(
-            "[[service]]\nname = \"s\"\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:1\"\nbackend = \"127.0.0.1:2\"\n\
+            "[[service]]\nname = \"s\"\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:1\"\n{stores}\n\
              [[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\"\n{deny}"
         );
         Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}")).warnings()
@@ -191,6 +197,8 @@ mod tests {
         assert_eq!(memcached.len(), 1);
         assert!(memcached[0].contains("(flush_all)"), "{memcached:?}");
         assert!(warnings("memcached", "deny = [\"flush_all\", \"cache_memlimit\"]").is_empty());
+        let pool = "backends = [\"127.0.0.1:2\", \"127.0.0.1:3\"]";
+        assert!(warnings_before(pool, "memcached", "").is_empty(), "all of them are refused there");
     }
 
     const OWN: &str = "keys = \"own\"\nkey_prefixes = \"a:\"";
