@@ -53,7 +53,7 @@ impl<W: Codec, C> Copy for Decoded<'_, W, C> {}
 pub(crate) enum Target {
     /// This one.
     One(NodeId),
-    /// Those of its keys, each as far as its keys are there.
+    /// The stores of its keys, each asked for the keys that it has.
     Several,
     /// None: no store alone can answer it.
     Nowhere,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::config::{Config, StoreAddress};
+use crate::config::{Backend, Config, StoreAddress};
 use crate::dispatcher::own_connections::OwnConnections;
 use crate::dispatcher::resolver::Resolver;
 use crate::system_error;
@@ -121,16 +121,19 @@ impl Endpoint {
 /// later.
 #[must_use]
 pub fn socket_warnings(config: &Config) -> Vec<String> {
-    let warning = |service: &crate::config::Service| {
-        let StoreAddress::Unix(path) = &service.backend.as_ref()?.address else { return None };
+    let warning = |(service, store): (&str, &StoreAddress)| {
+        let StoreAddress::Unix(path) = store else { return None };
         let fault = socket_fault(path.as_path())?;
         let path = path.as_path().display();
         Some(format!(
-            "service {}: backend unix:{path}: {fault}: requests are refused until a store listens there",
-            service.name
+            "service {service}: backend unix:{path}: {fault}: requests are refused until a store listens there"
         ))
     };
-    config.services.iter().filter_map(warning).collect()
+    let stores = config.services.iter().flat_map(|service| {
+        let stores = service.backend.iter().flat_map(Backend::addresses);
+        stores.map(|store| (&*service.name, store))
+    });
+    stores.filter_map(warning).collect()
 }
 
 /// The fault of the file at the path of a store's Unix socket, if there is one: it is missing, cannot be looked at, or is no
@@ -173,6 +176,16 @@ mod tests {
         assert_eq!(refused_by(&path).await, "nobody listens there");
         assert_eq!(socket_fault(&path), None);
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn each_socket_of_several_stores_is_warned_of() {
+        let text = "[[service]]\nname = \"s\"\nprotocol = \"memcached\"\nlisten = \"127.0.0.1:1\"\n\
+                    backends = [\"127.0.0.1:2\", \"unix:/nowhere/a\", \"unix:/nowhere/b\"]\n\
+                    [[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\"";
+        let config = Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"));
+        let warnings = socket_warnings(&config);
+        assert!(warnings.len() == 2 && warnings[1].contains("unix:/nowhere/b"), "{warnings:?}");
     }
 
     fn tempfile() -> std::path::PathBuf {

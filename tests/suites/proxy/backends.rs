@@ -102,7 +102,7 @@ fn a_get_of_many_keys_is_one_reply_in_its_place() -> Result<()> {
     let keys: Vec<_> = (0..100).map(|number| format!("k{number}")).collect();
     wait_until("a value is missing", || Ok(get(&mut client, &keys)?.len() == 66))?;
     for _ in 0..20 {
-        // What is behind it waits for its turn.
+        // Requests behind it wait for their turn.
         let asked = format!("get {}\r\nget none\r\nversion\r\nget k1\r\nmn\r\n", keys.join(" "));
         client.write_all(asked.as_bytes())?;
         let said = String::from_utf8(read_until(&mut client, b"MN\r\n")?)?;

@@ -130,7 +130,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         let most = if is_paused { RESUME_OUTPUT } else { HOLD_OUTPUT };
         let replies = &client.conversation.borrow().replies;
         let has_several = self.settings.stores.len() > 1;
-        // What other stores have sent ahead waits for this reply, not for the client.
+        // Replies that other stores have sent ahead wait for this one, not for the client.
         let waiting = match has_several && request.seq == replies.first() {
             true => replies.output.len(),
             false => replies.waiting(),

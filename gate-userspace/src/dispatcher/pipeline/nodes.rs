@@ -95,6 +95,7 @@ impl<W: Wire> Service<W> {
             let bytes = &buffers[node.index()][..];
             let Some(request) = W::part(bytes, part) else {
                 parts.failed |= 1 << place;
+                self.metrics.count(Event::PartFailed);
                 continue;
             };
             let slow = is_slow::<W>(&request);

@@ -26,7 +26,7 @@ use crate::dispatcher::wire::{SessionState, Wire};
 #[derive(Debug)]
 pub(crate) struct Pool<E: StoreEvents> {
     identity: Rc<PoolIdentity>,
-    /// Those of the first store, then those of the next.
+    /// The connections to the first store, then those to the next.
     stores: Vec<Rc<StoreConnection<E>>>,
     /// The number of connections to each store.
     lanes: usize,

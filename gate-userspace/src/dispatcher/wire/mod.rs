@@ -245,7 +245,7 @@ pub(crate) enum Part {
 /// The stores that can answer a request, where several share the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// Those of its keys; if they are at several, it can be split or not.
+    /// The stores of its keys; where there are several it can be split, or not.
     AtKeys { splits: bool },
     /// Each answers it alike.
     Anywhere,

@@ -75,7 +75,7 @@ fn ketama_places_each_key_as_libmemcached_does() -> Result<()> {
         for size in [1, 2, 3, 5, 8] {
             let nodes: Vec<_> = pool[..size].iter().map(named).collect();
             let counts = compare(Scheme::Ketama, &nodes, &keys, &ask(&pool[..size], &keys)?);
-            // Of 1 beside 100 a node of two has no point.
+            // A node that weighs 1 beside one of 100 has no point on the ring.
             assert!(weights.contains(&100) || counts.iter().all(|&count| count > 0), "{counts:?}");
         }
     }
