@@ -12,7 +12,10 @@
 #![no_std]
 #![no_main]
 #![allow(unsafe_code, reason = "the context is memory that the verifier checks")]
-#![feature(asm_experimental_arch)]
+#![feature(asm_experimental_arch, core_intrinsics)]
+#![allow(internal_features, reason = "core's own atomics are not there for this target")]
+
+use core::intrinsics::{AtomicOrdering, atomic_xadd};
 
 use aya_ebpf::bindings::{bpf_sk_lookup, sk_action};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
@@ -20,7 +23,7 @@ use aya_ebpf::macros::{map, sk_lookup};
 use aya_ebpf::maps::{Array, HashMap, SockMap};
 use aya_ebpf::programs::SkLookupContext;
 use gate_common::abi::{
-    InterceptKey, InterceptState, Intercepted, OWN_SOURCE, intercept_flags, intercept_maps,
+    InterceptCounts, InterceptKey, InterceptState, Intercepted, OWN_SOURCE, intercept_flags, intercept_maps,
 };
 
 /// Reads 32 bits of the context, at a place after the start of a field. In assembly, since the compiler would compute the place,
@@ -67,6 +70,9 @@ static INTERCEPTED: HashMap<InterceptKey, Intercepted> =
 /// Where gate does.
 #[map]
 static LISTENERS: SockMap = SockMap::with_max_entries(intercept_maps::MOST_LISTENERS, 0);
+/// What became of new connections.
+#[map]
+static COUNTS: Array<InterceptCounts> = Array::with_max_entries(intercept_maps::MOST_ADDRESSES, MMAPABLE);
 
 /// Chooses the socket of a new connection.
 #[sk_lookup]
@@ -79,10 +85,31 @@ pub(crate) fn gate_intercept(ctx: SkLookupContext) -> u32 {
     let chosen =
         if daemon_lives() { LISTENERS.redirect_sk_lookup(&ctx, intercepted.listener, 0) } else { Err(0) };
     match chosen {
+        Ok(()) => {
+            count(intercepted.counts, core::mem::offset_of!(InterceptCounts, given));
+            sk_action::SK_PASS
+        }
         // Another program has chosen before.
-        Ok(()) | Err(EEXIST) => sk_action::SK_PASS,
-        Err(_) if intercepted.flags & intercept_flags::REFUSE != 0 => sk_action::SK_DROP,
-        Err(_) => sk_action::SK_PASS,
+        Err(EEXIST) => sk_action::SK_PASS,
+        Err(_) if intercepted.flags & intercept_flags::REFUSE != 0 => {
+            count(intercepted.counts, core::mem::offset_of!(InterceptCounts, refused));
+            sk_action::SK_DROP
+        }
+        Err(_) => {
+            count(intercepted.counts, core::mem::offset_of!(InterceptCounts, passed));
+            sk_action::SK_PASS
+        }
+    }
+}
+
+/// Counts one connection in the word at `offset`.
+#[inline(always)]
+fn count(place: u32, offset: usize) {
+    let Some(counts) = COUNTS.get_ptr_mut(place) else { return };
+    // SAFETY: a word of an element, which is aligned to words.
+    unsafe {
+        let word = counts.cast::<u8>().add(offset).cast::<u64>();
+        atomic_xadd::<u64, u64, { AtomicOrdering::Relaxed }>(word, 1);
     }
 }
 

@@ -7,11 +7,14 @@
 //! | [`intercept_maps::STATE`] | [`InterceptState`] | 0 | daemon |
 //! | [`intercept_maps::INTERCEPTED`] | [`Intercepted`] | [`InterceptKey`] | daemon |
 //! | [`intercept_maps::LISTENERS`] | a listening socket | [`Intercepted::listener`] | daemon; kernel, when one closes |
+//! | [`intercept_maps::COUNTS`] | [`InterceptCounts`] | [`Intercepted::counts`] | program; daemon, where an address is new |
 
 use core::mem::{align_of, offset_of, size_of};
 
+use super::Name;
+
 /// Raised with every change to a size, a meaning or a map of the program.
-pub const INTERCEPT_VERSION: u32 = 1;
+pub const INTERCEPT_VERSION: u32 = 2;
 
 /// The name of the program.
 pub const INTERCEPT_PROGRAM: &str = "gate_intercept";
@@ -28,8 +31,10 @@ pub mod intercept_maps {
     pub const INTERCEPTED: &str = "INTERCEPTED";
     /// Listening sockets.
     pub const LISTENERS: &str = "LISTENERS";
+    /// [`super::InterceptCounts`].
+    pub const COUNTS: &str = "COUNTS";
     /// Every pinned map.
-    pub const ALL: [&str; 3] = [STATE, INTERCEPTED, LISTENERS];
+    pub const ALL: [&str; 4] = [STATE, INTERCEPTED, LISTENERS, COUNTS];
     /// Addresses that can be intercepted.
     pub const MOST_ADDRESSES: u32 = 1_024;
     /// Sockets: one for each service and family, of two gates while one follows the other.
@@ -50,13 +55,18 @@ pub struct InterceptState {
     pub owner_pid: u64,
     /// When it was started, in clock ticks after boot.
     pub owner_start: u64,
+    /// When the program was attached, as `CLOCK_MONOTONIC` was.
+    pub attached_ns: u64,
+    /// 1 if the owner listens with the sockets of the gate before it, which may close its own at once; else 0.
+    pub inherited: u64,
 }
 
-const _: () = assert!(size_of::<InterceptState>() == 40 && align_of::<InterceptState>() == 8);
+const _: () = assert!(size_of::<InterceptState>() == 56 && align_of::<InterceptState>() == 8);
 const _: () = {
     assert!(offset_of!(InterceptState, version) == 0 && offset_of!(InterceptState, heartbeat_ns) == 8);
     assert!(offset_of!(InterceptState, stale_after_ns) == 16 && offset_of!(InterceptState, owner_pid) == 24);
-    assert!(offset_of!(InterceptState, owner_start) == 32);
+    assert!(offset_of!(InterceptState, owner_start) == 32 && offset_of!(InterceptState, attached_ns) == 40);
+    assert!(offset_of!(InterceptState, inherited) == 48);
 };
 
 impl InterceptState {
@@ -98,6 +108,15 @@ impl InterceptKey {
         bytes[18..].copy_from_slice(&self.family.to_ne_bytes());
         bytes
     }
+
+    /// The inverse of [`InterceptKey::to_bytes`].
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 20]) -> Self {
+        let mut address = [0; 16];
+        address.copy_from_slice(&bytes[..16]);
+        let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        Self { address, port: half(16), family: half(18) }
+    }
 }
 
 /// The listener that gets an address' connections.
@@ -110,17 +129,21 @@ pub struct Intercepted {
     pub flags: u32,
     /// The port of the loopback address that it listens at, for the gate that comes after.
     pub port: u32,
+    /// The place of its counts in [`intercept_maps::COUNTS`], which it keeps from gate to gate.
+    pub counts: u32,
 }
 
-const _: () = assert!(size_of::<Intercepted>() == 12 && align_of::<Intercepted>() == 4);
+const _: () = assert!(size_of::<Intercepted>() == 16 && align_of::<Intercepted>() == 4);
 const _: () = assert!(offset_of!(Intercepted, flags) == 4 && offset_of!(Intercepted, port) == 8);
+const _: () = assert!(offset_of!(Intercepted, counts) == 12);
 
 impl Intercepted {
     /// As it lies in memory.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; 12] {
-        let mut bytes = [0; 12];
-        for (part, word) in bytes.chunks_exact_mut(4).zip([self.listener, self.flags, self.port]) {
+    pub fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let words = [self.listener, self.flags, self.port, self.counts];
+        for (part, word) in bytes.chunks_exact_mut(4).zip(words) {
             part.copy_from_slice(&word.to_ne_bytes());
         }
         bytes
@@ -128,15 +151,34 @@ impl Intercepted {
 
     /// The inverse of [`Intercepted::to_bytes`].
     #[must_use]
-    pub fn from_bytes(bytes: [u8; 12]) -> Self {
-        let [a, b, c, d, e, f, g, h, i, j, k, l] = bytes;
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
         Self {
             listener: u32::from_ne_bytes([a, b, c, d]),
             flags: u32::from_ne_bytes([e, f, g, h]),
             port: u32::from_ne_bytes([i, j, k, l]),
+            counts: u32::from_ne_bytes([m, n, o, p]),
         }
     }
 }
+
+/// The new connections of clients to one address, since it has been intercepted. Those that pass by in any case are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct InterceptCounts {
+    /// Given to gate.
+    pub given: u64,
+    /// Left to the store, as no gate lived.
+    pub passed: u64,
+    /// Refused, as no gate lived.
+    pub refused: u64,
+    /// The service of the address.
+    pub service: Name,
+}
+
+const _: () = assert!(size_of::<InterceptCounts>() == 72 && align_of::<InterceptCounts>() == 8);
+const _: () = assert!(offset_of!(InterceptCounts, passed) == 8 && offset_of!(InterceptCounts, refused) == 16);
+const _: () = assert!(offset_of!(InterceptCounts, service) == 24);
 
 /// Bits of [`Intercepted::flags`].
 pub mod intercept_flags {
@@ -157,7 +199,8 @@ mod tests {
             key.to_bytes()[15..],
             [&[7][..], &0x1234_u16.to_ne_bytes(), &6_u16.to_ne_bytes()].concat()
         );
-        let value = Intercepted { listener: 1, flags: 2, port: 0x1_0003 };
+        assert_eq!(InterceptKey::from_bytes(key.to_bytes()), key);
+        let value = Intercepted { listener: 1, flags: 2, port: 0x1_0003, counts: 4 };
         assert_eq!(Intercepted::from_bytes(value.to_bytes()), value);
         assert_eq!(value.to_bytes()[4..8], 2_u32.to_ne_bytes());
     }

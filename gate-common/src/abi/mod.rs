@@ -45,8 +45,8 @@ pub use counters::{CounterLine, Cpu, EXITS, RareCounters, TenantCounters, touche
 pub use exit::{Event, Exit};
 pub use hot::{KeyBuckets, TopKey};
 pub use intercept::{
-    INTERCEPT_PROGRAM, INTERCEPT_VERSION, InterceptKey, InterceptState, Intercepted, OWN_SOURCE,
-    intercept_flags, intercept_maps,
+    INTERCEPT_PROGRAM, INTERCEPT_VERSION, InterceptCounts, InterceptKey, InterceptState, Intercepted,
+    OWN_SOURCE, intercept_flags, intercept_maps,
 };
 pub use name::Name;
 pub use reason::{OtherBucket, Reason};

@@ -15,6 +15,7 @@
 //! - [`change`]: what may be changed while gate runs.
 //! - [`explain`]: what the next request would get.
 //! - [`verdicts`]: sampled verdicts, and the sources that are refused most.
+//! - [`interception`]: the stores' addresses at which gate gets the connections.
 //! - [`price`], [`store`]: prices and stores in these documents.
 //! - [`observer`]: the window of counters that a document shows.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
@@ -33,6 +34,7 @@ pub mod fleet;
 pub mod health;
 pub mod hotkeys;
 mod http;
+pub mod interception;
 pub mod listing;
 mod metrics;
 pub mod observer;

@@ -1,5 +1,6 @@
 //! Where the documents are read, and where changes are made.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
@@ -8,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::cache::ByService;
 use super::change::{Override, PendingOrder};
 use super::fleet::FleetOwner;
+use super::interception::Interception;
 use super::listing::{self, Tenants};
 use super::observer::Observer;
 use super::rates::Readings;
@@ -58,6 +60,8 @@ pub struct Sources {
     pub accepting: watch::Receiver<bool>,
     /// True if the program has to be attached.
     pub attached: bool,
+    /// Where interception is pinned, if a service is intercepted.
+    pub intercepts_at: Option<PathBuf>,
     /// The interval of ticks.
     pub tick: Nanos,
     /// Where changes are made.
@@ -106,9 +110,15 @@ impl Sources {
             listens: self.listens.clone(),
             later: self.later.borrow().clone(),
             fleet: self.owners(),
+            interception: self.interception(),
             log_lines_lost,
             ..status
         }
+    }
+
+    /// The stores' addresses at which gate gets the connections, if there are any.
+    pub(super) fn interception(&self) -> Option<Interception> {
+        Interception::read(self.intercepts_at.as_ref()?)
     }
 
     /// The owners of limits that are shared with other gates.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Override;
 use super::fleet::FleetOwner;
+use super::interception::Interception;
 use super::price::{Learned, Price};
 use super::store::Store;
 use super::tenants;
@@ -77,6 +78,9 @@ pub struct Status {
     /// The owners of limits that are shared with other gates; only the daemon itself knows.
     #[serde(default)]
     pub fleet: Vec<FleetOwner>,
+    /// The stores' addresses at which gate gets the connections; nothing if there are none.
+    #[serde(default)]
+    pub interception: Option<Interception>,
     /// The lines of the log that were lost since the daemon's start; only the daemon itself knows.
     #[serde(default)]
     pub log_lines_lost: u64,
@@ -168,6 +172,39 @@ impl Status {
             listens: Vec::new(),
             later: Vec::new(),
             fleet: Vec::new(),
+            interception: None,
+            log_lines_lost: 0,
+        }
+    }
+
+    /// The status where no gate runs, and interception alone was left behind.
+    #[must_use]
+    pub fn of_interception(interception: Interception) -> Self {
+        Self {
+            daemon: None,
+            interface: None,
+            mode: "none".into(),
+            interfaces: Vec::new(),
+            vanished: Vec::new(),
+            abi_version: gate_common::abi::ABI_VERSION,
+            epoch: 0,
+            generation: 0,
+            heartbeat_age_ms: interception.heartbeat_age_ms.unwrap_or_default(),
+            stale: true,
+            shadow: false,
+            on_stale: "bucket".into(),
+            enforced_percent: 0.0,
+            sample_every: 0,
+            clock_tick_ns: 0,
+            tenants: 0,
+            services: Vec::new(),
+            exits: BTreeMap::new(),
+            events: BTreeMap::new(),
+            overrides: Vec::new(),
+            listens: Vec::new(),
+            later: Vec::new(),
+            fleet: Vec::new(),
+            interception: Some(interception),
             log_lines_lost: 0,
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::admin::change::{Done, Order, Override};
 use crate::admin::document::Document;
+use crate::admin::interception::Interception;
 use crate::admin::listing::Tenants;
 use crate::admin::selection::Selection;
 use crate::admin::status::{Status, is_stale};
@@ -98,6 +99,14 @@ impl Source {
             ),
             (_, asked) => anyhow::anyhow!("{maps:#}: {asked}"),
         }
+    }
+
+    /// The interception that a gate without pinned maps has left behind, or that stands still: nobody else can tell of it.
+    pub(super) fn interception_alone(&self) -> Option<Interception> {
+        if self.socket.is_some() || self.pins.maps().is_ok() {
+            return None;
+        }
+        Interception::read(&self.pins.pin_dir).filter(|interception| !interception.is_alive())
     }
 
     /// The status of the daemon that owns these maps, if it answers: it knows more than they hold.

@@ -8,6 +8,7 @@ use super::table::{Table, number, text};
 use crate::admin::change::Override;
 use crate::admin::document::Versioned;
 use crate::admin::fleet::FleetOwner;
+use crate::admin::interception::Interception;
 use crate::admin::status::{Interface, Service, Status};
 use crate::kernel::Maps;
 use crate::kernel::interfaces::detached;
@@ -33,10 +34,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let from_maps = |maps: &Maps| {
         let detached = detached(maps, &source.pins.pin_dir);
         let mut status = Status::read(maps).without(|interface| detached.contains(&interface.index));
+        status.interception = Interception::read(&source.pins.pin_dir);
         source.daemon_status(maps).iter().for_each(|daemon_status| status.add_from_daemon(daemon_status));
         status
     };
-    let status: Status = source.read(from_maps)?;
+    let status: Status = match source.interception_alone() {
+        Some(interception) => Status::of_interception(interception),
+        None => source.read(from_maps)?,
+    };
     if source.pins.json {
         print::json(&Versioned::new(status))?;
     } else {
@@ -82,7 +87,48 @@ fn owners(fleet: &[FleetOwner]) -> Table {
     table
 }
 
+/// The stores' addresses at which gate gets the connections.
+fn print_interception(interception: &Interception) {
+    let owner = match interception.owner {
+        Some(pid) => format!("gate intercepts as process {pid}"),
+        None => "no gate that intercepts runs".to_owned(),
+    };
+    let attached = match interception.attached_ms_ago {
+        Some(ago) => format!("its program was attached {} ago", print::age(ago as f64 / 1e3)),
+        None => "its program is not attached".to_owned(),
+    };
+    let heartbeat = interception.heartbeat_age_ms.map_or_else(
+        || "no heartbeat".to_owned(),
+        |age| format!("heartbeat {age} ms ago, stale after {} ms", interception.stale_after_ms),
+    );
+    println!("{owner}; {attached}; {heartbeat}");
+    let columns = ["intercepted", "service", "new connections", "from this machine", "when gate is lost"];
+    let counts = ["gate got", "store got", "refused"];
+    let columns: Vec<_> = columns.into_iter().map(text).chain(counts.into_iter().map(number)).collect();
+    let mut table = Table::new(&columns);
+    for at in &interception.addresses {
+        table.add_row([
+            at.address.clone(),
+            at.service.clone(),
+            at.in_words(),
+            if at.local { "too" } else { "pass by" }.to_owned(),
+            at.on_lost.to_string(),
+            print::count(at.to_gate),
+            print::count(at.to_store),
+            print::count(at.refused),
+        ]);
+    }
+    println!("{table}");
+}
+
 fn print_status(status: &Status) {
+    if let (None, Some(interception), true) =
+        (status.daemon, &status.interception, status.services.is_empty())
+    {
+        print_interception(interception);
+        println!("`gate run` takes it over, `gate detach` removes it");
+        return;
+    }
     match (status.daemon, attached_to(status)) {
         (Some(pid), Some(interfaces)) => println!("gate runs as process {pid}, attached to {interfaces}"),
         (None, Some(interfaces)) => println!("no daemon runs; the program is attached to {interfaces}"),
@@ -133,6 +179,7 @@ fn print_status(status: &Status) {
     if !packets.is_empty() {
         println!("{packets}");
     }
+    status.interception.iter().for_each(print_interception);
     if !status.fleet.is_empty() {
         println!("{}", owners(&status.fleet));
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
+use super::intercept;
 use super::process::Daemon;
 use crate::admin::observer::Observer;
 use crate::admin::rates::Readings;
@@ -70,6 +71,10 @@ impl Daemon {
             later: self.changes.later.subscribe(),
             accepting: self.changes.accepting.subscribe(),
             attached: config.services.iter().any(|service| service.backend.is_none()),
+            intercepts_at: self
+                .interception
+                .is_some()
+                .then(|| intercept::pins(&self.options, &config).to_path_buf()),
             tick: self.tick,
             changes: self.changes.sender.clone(),
         };

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use gate_common::abi::Name;
 use nix::sys::socket::{SockaddrStorage, getsockname};
 
 use super::settings::Settings;
@@ -114,6 +115,7 @@ pub(super) fn targets<'l>(
 fn target(service: &Service) -> Option<Target> {
     let intercept = service.intercept?;
     Some(Target {
+        service: Name::new(&service.name).unwrap_or_default(),
         addresses: service.listen.clone(),
         listeners: Vec::new(),
         local: intercept.local,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::mem::offset_of;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,19 +20,23 @@ use aya::programs::SkLookup;
 use aya::programs::links::FdLink;
 use aya::{Ebpf, EbpfLoader};
 use gate_common::abi::{
-    INTERCEPT_PROGRAM, InterceptKey, Intercepted, intercept_flags, intercept_maps as maps,
+    INTERCEPT_PROGRAM, InterceptCounts, InterceptKey, Intercepted, Name, intercept_flags,
+    intercept_maps as maps,
 };
 use gate_common::units::Nanos;
 
 use super::error::{Error, Result};
 use super::intercept_keys::{keys, loopback};
 use super::intercept_state::{Lifeline, Owner, disown, no_other_owner, other_owner, pinned_state};
+use super::mapped::Mapped;
 use super::pins::PinDir;
 use super::{arrays, link, object, requirements};
 
 /// A service whose connections gate is to get.
 #[derive(Debug)]
 pub struct Target {
+    /// The service's name.
+    pub service: Name,
     /// The addresses of its store, of any family.
     pub addresses: Vec<SocketAddr>,
     /// The sockets that get the connections, on loopback addresses; one for each family of `addresses`.
@@ -46,7 +51,8 @@ pub struct Target {
 pub struct Interception {
     ebpf: Ebpf,
     lifeline: Lifeline,
-    intercepted: HashMap<MapData, [u8; 20], [u8; 12]>,
+    intercepted: HashMap<MapData, [u8; 20], [u8; 16]>,
+    counts: Mapped<InterceptCounts>,
     listeners: SockMap<MapData>,
     /// All of them once more, to be pinned again.
     maps: Vec<(&'static str, MapData)>,
@@ -113,6 +119,7 @@ impl Interception {
         let program = program(&mut ebpf)?;
         program.load().map_err(|source| Error::load(INTERCEPT_PROGRAM, source))?;
         let lifeline = Lifeline::new(arrays::of_object(&ebpf, maps::STATE)?)?;
+        let counts = arrays::of_object(&ebpf, maps::COUNTS)?;
         let all = maps::ALL.into_iter().map(|name| Ok((name, arrays::data_of(&ebpf, name)?)));
         let all: Vec<_> = all.collect::<Result<_>>()?;
         let mut take = |name| {
@@ -128,6 +135,7 @@ impl Interception {
             ebpf,
             lifeline,
             intercepted,
+            counts,
             listeners,
             maps: all,
             pins,
@@ -206,21 +214,40 @@ impl Interception {
     fn intercept(&mut self) -> Result<()> {
         let before = self.entries()?;
         let used: BTreeSet<u32> = before.iter().map(|(_, of)| of.listener).collect();
+        let counted: BTreeSet<u32> = before.iter().map(|(_, of)| of.counts).collect();
         let mut free = (0..maps::MOST_LISTENERS).filter(|place| !used.contains(place));
+        let mut uncounted = (0..maps::MOST_ADDRESSES).filter(|place| !counted.contains(place));
+        let lacks = |what: &str| Error::ObjectLacks { what: what.to_owned() };
         self.lifeline.own(self.stale_after);
         let mut wanted = Vec::new();
         for target in &self.targets {
             for listener in &target.listeners {
                 let system = |source| Error::System { what: "asking a socket for its address", source };
                 let at = listener.local_addr().map_err(system)?;
-                let place =
-                    free.next().ok_or_else(|| Error::ObjectLacks { what: maps::LISTENERS.to_owned() })?;
+                let place = free.next().ok_or_else(|| lacks(maps::LISTENERS))?;
                 let set = self.listeners.set(place, listener, 0);
                 set.map_err(|source| Error::aya(maps::LISTENERS, source))?;
-                let value = Intercepted { listener: place, flags: flags(target), port: at.port().into() };
                 let keys = target.addresses.iter().flat_map(|&address| keys(address));
-                let own = keys.filter(|key| loopback(key.family) == at.ip());
-                wanted.extend(own.map(|key| (key, value)));
+                for key in keys.filter(|key| loopback(key.family) == at.ip()) {
+                    let known = before.iter().find(|(known, _)| *known == key.to_bytes());
+                    let counts = match known {
+                        Some((_, known)) => known.counts,
+                        None => uncounted.next().ok_or_else(|| lacks(maps::COUNTS))?,
+                    };
+                    let service = target.service;
+                    match known {
+                        Some(_) => {
+                            let offset = offset_of!(InterceptCounts, service);
+                            self.counts.store_at(counts as usize, offset, &service);
+                        }
+                        None => self.counts.store(
+                            counts as usize,
+                            &InterceptCounts { service, ..InterceptCounts::default() },
+                        ),
+                    }
+                    let port = at.port().into();
+                    wanted.push((key, Intercepted { listener: place, flags: flags(target), port, counts }));
+                }
             }
         }
         for (key, value) in &wanted {
@@ -316,6 +343,7 @@ impl Interception {
         let link = program.take_link(id).map_err(|source| Error::aya(INTERCEPT_PROGRAM, source))?;
         let link = FdLink::from(link);
         link.pin(&pin).map_err(|source| Error::aya("pinning the link of interception", source))?;
+        self.lifeline.attached();
         Ok(())
     }
 }

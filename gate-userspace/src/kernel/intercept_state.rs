@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use aya::maps::{MapInfo, MapType};
-use gate_common::abi::{INTERCEPT_VERSION, InterceptState, intercept_maps as maps};
+use gate_common::abi::{INTERCEPT_VERSION, InterceptCounts, InterceptState, intercept_maps as maps};
 use gate_common::units::Nanos;
 
 use super::arrays::{self, shape_of};
@@ -64,6 +64,11 @@ impl Lifeline {
         self.beat();
     }
 
+    /// Notes that the program has been attached now.
+    pub(super) fn attached(&self) {
+        self.store(offset_of!(InterceptState, attached_ns), clock::monotonic().0);
+    }
+
     pub(super) fn owner(&self) -> Owner {
         let state = self.state.load(0);
         let pid = state.owner_pid as u32;
@@ -82,9 +87,13 @@ impl Lifeline {
 
 /// The process id of a daemon other than this one that runs and owns the interception that is pinned there.
 pub(super) fn other_owner(state: &Mapped<InterceptState>) -> Option<u32> {
-    let state = state.load(0);
+    running_owner(&state.load(0)).filter(|&pid| pid != std::process::id())
+}
+
+/// The process id of the owner, if that runs.
+pub(super) fn running_owner(state: &InterceptState) -> Option<u32> {
     let pid = state.owner_pid as u32;
-    (pid != std::process::id() && owner::is_running(pid, state.owner_start)).then_some(pid)
+    (pid == std::process::id() || owner::is_running(pid, state.owner_start)).then_some(pid)
 }
 
 /// An error if another daemon owns the interception.
@@ -103,8 +112,15 @@ pub(super) fn disown(pins: &Path) {
 pub(super) fn pinned_state(pins: &Path, writable: bool) -> Option<Mapped<InterceptState>> {
     let expected = [
         (maps::STATE, MapType::Array, (4, size_of::<InterceptState>()), 1, BPF_F_MMAPABLE),
-        (maps::INTERCEPTED, MapType::Hash, (20, 12), maps::MOST_ADDRESSES, 0),
+        (maps::INTERCEPTED, MapType::Hash, (20, 16), maps::MOST_ADDRESSES, 0),
         (maps::LISTENERS, MapType::SockMap, (4, 4), maps::MOST_LISTENERS, 0),
+        (
+            maps::COUNTS,
+            MapType::Array,
+            (4, size_of::<InterceptCounts>()),
+            maps::MOST_ADDRESSES,
+            BPF_F_MMAPABLE,
+        ),
     ];
     for (name, map_type, (key_size, value_size), entries, flags) in expected {
         let info = MapInfo::from_pin(pins.join(name)).ok()?;

@@ -38,6 +38,7 @@ words!(
     abi::Control,
     abi::CounterLine,
     abi::Cpu,
+    abi::InterceptCounts,
     abi::InterceptState,
     abi::Name,
     abi::Ports,

@@ -11,6 +11,7 @@
 //! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`Interception`]: the program that gives a store's new connections to gate. [`Lifeline`]: the sign of life that it looks for.
+//!   [`InterceptionView`]: its state, for whoever only looks.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`Trace`]: what the variant of the program that is built for it says of one source's packets.
@@ -29,6 +30,7 @@ mod heartbeat;
 mod intercept;
 mod intercept_keys;
 mod intercept_state;
+mod intercept_view;
 pub mod interfaces;
 pub mod jiffies;
 mod layer;
@@ -61,6 +63,7 @@ pub use heartbeat::{Heartbeat, raise_priority};
 pub use intercept::{Interception, Standing, Target};
 pub use intercept_keys::{loopbacks, own_source};
 pub use intercept_state::Lifeline;
+pub use intercept_view::{InterceptedAddress, InterceptionView, Lost, Reaches};
 pub use layer::{ByLayer, Layer};
 pub use load::{Loaded, Runner};
 pub use mapped::{Mapped, Words};

@@ -64,6 +64,13 @@ pub(super) async fn explain(context: &Sources, query: &str) -> Result<Explanatio
     {
         explained.rule = format!("its source, by {prefix} in `sources`");
     }
+    let intercepted = context.interception();
+    let addresses = intercepted.iter().flat_map(|intercepted| intercepted.addresses_of(&name));
+    explained
+        .notes
+        .extend(addresses.map(|at| {
+            format!("intercepted at {}: new connections of clients {}", at.address, at.in_words())
+        }));
     Ok(explained)
 }
 

@@ -6,7 +6,7 @@
 //!
 //! - `families`: names, and how series are written.
 //! - `promotion`: which tenants have series of their own.
-//! - `tenants`, `services`, `caches`, `envoy`, `fleet`, `daemon`: the families of each.
+//! - `tenants`, `services`, `caches`, `envoy`, `fleet`, `interception`, `daemon`: the families of each.
 //! - `owner`: those of an owner of limits, which is another process.
 
 use std::fmt;
@@ -26,6 +26,7 @@ mod daemon;
 mod envoy;
 mod families;
 mod fleet;
+mod interception;
 mod members;
 mod owner;
 mod promotion;
@@ -107,7 +108,8 @@ impl Collector for Scraped {
         services::write(&mut encoder, &sources.queues)?;
         caches::write(&mut encoder, &sources.caches)?;
         envoy::write(&mut encoder, sources.envoy.as_ref())?;
-        fleet::write(&mut encoder, &sources.owners())
+        fleet::write(&mut encoder, &sources.owners())?;
+        interception::write(&mut encoder, sources.interception().as_ref())
     }
 }
 
