@@ -42,8 +42,9 @@ impl Daemon {
     pub(super) fn intercept(&mut self) -> Result<(), Error> {
         let config = self.changes.config();
         let targets = self.dispatcher.as_mut().map(Dispatcher::take_targets).unwrap_or_default();
+        let inherited = self.dispatcher.as_ref().is_some_and(Dispatcher::has_inherited);
         match &mut self.interception {
-            Some(interception) => interception.put_in_force(targets, config.gate.stale_after)?,
+            Some(interception) => interception.put_in_force(targets, config.gate.stale_after, inherited)?,
             None => remove_unwanted(&self.options, &config),
         }
         Ok(())

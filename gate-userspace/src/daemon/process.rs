@@ -201,6 +201,7 @@ impl Daemon {
             ..
         } = self;
         // It has the listening sockets open, and the other gate's are in force.
+        let handed_on = interception.as_ref().is_some_and(Interception::is_handed_on);
         drop(interception);
         // Where there is no XDP the other gate does not know of this one's sockets.
         let other_sockets = attached.is_none();
@@ -241,7 +242,7 @@ impl Daemon {
         tokio::select! {
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => {}
-            () = dispatcher.drain(drain, other_sockets) => {}
+            () = dispatcher.drain(drain, other_sockets, handed_on) => {}
             () = reporting => {}
         }
         match dispatcher.clients() {

@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate_common::units::Nanos;
@@ -65,7 +65,9 @@ pub(super) async fn listen_for_clients<F: Front>(
         () = accept(&listener, &service) => {}
         () = wait_for_phase(&mut phase, Phase::HandingOver) => {}
     }
-    let hands_over = *phase.borrow() == Phase::HandingOver;
+    // Who comes, and whose handshake is in progress, is accepted by the other gate where it has this very socket.
+    let is_shared = service.settings().handed_on.as_ref().is_some_and(|on| on.load(Ordering::Relaxed));
+    let hands_over = *phase.borrow() == Phase::HandingOver && !is_shared;
     if hands_over && let Err(error) = hand_over(listener, group, &service).await {
         let service = &service.settings().name;
         tracing::warn!(service, %error, "clients may be cut off while a listening socket is handed over");

@@ -91,13 +91,13 @@ impl SocketGroup {
 }
 
 impl InheritedSockets {
-    /// Those of `predecessor`; none if they cannot be had.
-    pub(crate) fn of(predecessor: &Predecessor) -> Self {
+    /// Those of `predecessor` at `wanted` addresses; none if they cannot be had.
+    pub(crate) fn of(predecessor: &Predecessor, wanted: impl Fn(SocketAddr) -> bool) -> Self {
         let mut this = Self::default();
         match predecessor.open_files() {
             Ok(files) => this.sockets.extend(files.filter_map(|file| {
                 let (kind, address) = listens(&file)?;
-                Some((kind, address, file))
+                wanted(address).then_some((kind, address, file))
             })),
             Err(error) => {
                 tracing::warn!(
@@ -107,6 +107,11 @@ impl InheritedSockets {
             }
         }
         this
+    }
+
+    /// True if there is any.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.sockets.is_empty()
     }
 
     /// One that listens for connections at `address`.

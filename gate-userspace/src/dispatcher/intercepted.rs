@@ -7,14 +7,18 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
 
 use gate_common::abi::Name;
 use nix::sys::socket::{SockaddrStorage, getsockname};
 
+use super::hot_restart::InheritedSockets;
 use super::settings::Settings;
 use super::{Error, listen};
 use crate::config::{Config, Service};
+use crate::kernel::owner::Predecessor;
 use crate::kernel::{self, Interception, Target, loopbacks};
+use crate::system_error::with_causes;
 
 /// The loopback addresses of services that are intercepted. While it lives, nobody else gets their ports.
 #[derive(Debug, Default)]
@@ -44,6 +48,7 @@ impl Reserved {
         for settings in settings {
             if let Some(addresses) = this.addresses.get(&settings.service) {
                 settings.listen.clone_from(addresses);
+                settings.handed_on = Some(Arc::default());
             }
         }
         Ok(this)
@@ -73,7 +78,7 @@ impl Reserved {
         Ok(this)
     }
 
-    fn has(&self, address: SocketAddr) -> bool {
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
         self.addresses.values().flatten().any(|taken| *taken == address)
     }
 
@@ -84,6 +89,29 @@ impl Reserved {
         let port = v4.or_else(|| name.as_sockaddr_in6().map(|name| name.port()));
         self.sockets.push(socket);
         Ok(SocketAddr::new(address.ip(), port.ok_or(io::ErrorKind::InvalidData)?))
+    }
+}
+
+/// The sockets of the gate before this one: all that it has where it is a `predecessor` by its maps. One that has none leaves those
+/// of intercepted services, so that handshakes in progress end there; at its other addresses both have their own.
+pub(super) fn inherited(
+    predecessor: Option<&Predecessor>,
+    interception: Option<&Interception>,
+    reserved: &Reserved,
+) -> InheritedSockets {
+    if let Some(predecessor) = predecessor {
+        return InheritedSockets::of(predecessor, |_| true);
+    }
+    match interception.map(Interception::predecessor) {
+        None | Some(Ok(None)) => InheritedSockets::default(),
+        Some(Ok(Some(predecessor))) => InheritedSockets::of(&predecessor, |address| reserved.has(address)),
+        Some(Err(error)) => {
+            tracing::warn!(
+                error = with_causes(&error),
+                "cannot inherit listening sockets: connection attempts during the takeover may fail"
+            );
+            InheritedSockets::default()
+        }
     }
 }
 

@@ -31,6 +31,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -78,7 +79,7 @@ mod tls;
 mod wire;
 mod worker;
 
-use hot_restart::{InheritedSockets, LivePredecessor, Phase};
+use hot_restart::{LivePredecessor, Phase};
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
 pub use member_counts::{MemberCounts, MemberTotals};
@@ -120,6 +121,8 @@ pub struct Dispatcher {
     retired: Retired,
     /// The sockets that intercepted connections are to be given to.
     targets: Vec<Target>,
+    /// True if those are the sockets of the gate before this one.
+    inherited: bool,
 }
 
 /// Why the dispatcher cannot start.
@@ -187,7 +190,7 @@ impl Dispatcher {
         if settings.is_empty() {
             return Ok(None);
         }
-        let _reserved = intercepted::Reserved::listen_there(config, &mut settings, interception)?;
+        let reserved = intercepted::Reserved::listen_there(config, &mut settings, interception)?;
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
@@ -202,7 +205,8 @@ impl Dispatcher {
                 .open_access_log()
                 .map_err(|error| Error::AccessLog { service: service.settings.name.clone(), error })?;
         }
-        let mut inherited = predecessor.as_ref().map(InheritedSockets::of).unwrap_or_default();
+        let mut inherited = intercepted::inherited(predecessor.as_ref(), interception, &reserved);
+        let has_inherited = inherited.has_any();
         let live_predecessor = predecessor
             .map(|predecessor| LivePredecessor::new(predecessor, shared.iter().map(|service| &service.hot)));
         let (phase, following) = watch::channel(Phase::Serving);
@@ -227,6 +231,7 @@ impl Dispatcher {
             local_addrs,
             retired: Retired::default(),
             targets,
+            inherited: has_inherited,
         };
         for plan in plans {
             this.threads.push(plan.start().map_err(Error::Thread)?);
@@ -239,6 +244,12 @@ impl Dispatcher {
     #[must_use]
     pub fn take_targets(&mut self) -> Vec<Target> {
         std::mem::take(&mut self.targets)
+    }
+
+    /// True if it listens with sockets of the gate before this one.
+    #[must_use]
+    pub fn has_inherited(&self) -> bool {
+        self.inherited
     }
 
     /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest. The maps hold a
@@ -386,9 +397,12 @@ impl Dispatcher {
     }
 
     /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
-    /// asked, and soon the rest. The other gate listens within a second, with these sockets or with `other_sockets`.
-    pub async fn drain(&self, patience: Nanos, other_sockets: bool) {
+    /// asked, and soon the rest. The other gate listens within a second, with these sockets or with `other_sockets`; if
+    /// interception is `handed_on`, with those of intercepted services in any case.
+    pub async fn drain(&self, patience: Nanos, other_sockets: bool, handed_on: bool) {
         tokio::time::sleep(OVERLAP).await;
+        let intercepted = self.shared.iter().filter_map(|service| service.settings.handed_on.as_ref());
+        intercepted.for_each(|on| on.store(handed_on, Ordering::Relaxed));
         if other_sockets {
             self.wait_for_phase(Phase::HandingOver);
             tokio::time::sleep(accept::HAND_OVER).await;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use gate_common::units::Nanos;
 use tokio::sync::watch;
@@ -148,6 +149,8 @@ pub(crate) struct Settings {
     /// The address that it listens at, and its transports.
     pub(crate) listen: Vec<SocketAddr>,
     pub(crate) transports: config::Transports,
+    /// Only of an intercepted service: true once another gate has its listening sockets as well.
+    pub(crate) handed_on: Option<Arc<AtomicBool>>,
     /// The store behind it, and its settings.
     pub(crate) backend: config::Backend,
     /// The places of the stores that share the keys, at least one.
@@ -239,6 +242,7 @@ impl Settings {
                     protocol: settings.protocol,
                     listen: settings.listen.clone(),
                     transports: settings.transports,
+                    handed_on: None,
                     connections: backend.connections as usize,
                     backend,
                 };

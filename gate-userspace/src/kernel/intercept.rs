@@ -29,6 +29,7 @@ use super::error::{Error, Result};
 use super::intercept_keys::{keys, loopback};
 use super::intercept_state::{Lifeline, Owner, disown, no_other_owner, other_owner, pinned_state};
 use super::mapped::Mapped;
+use super::owner::Predecessor;
 use super::pins::PinDir;
 use super::{arrays, link, object, requirements};
 
@@ -62,6 +63,8 @@ pub struct Interception {
     /// The services that are intercepted, and how old a sign of life may be.
     targets: Vec<Target>,
     stale_after: Nanos,
+    /// True if the sockets are those of the gate before this one.
+    inherited: bool,
     /// True if the owner was gone at the last look.
     was_gone: bool,
 }
@@ -142,6 +145,7 @@ impl Interception {
             leaves_nothing,
             targets: Vec::new(),
             stale_after: Nanos::ZERO,
+            inherited: false,
             was_gone: false,
         })
     }
@@ -150,6 +154,21 @@ impl Interception {
     #[must_use]
     pub fn lifeline(&self) -> Lifeline {
         self.lifeline.clone()
+    }
+
+    /// The gate that owns it, if that is another one, which runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`].
+    pub fn predecessor(&self) -> Result<Option<Predecessor>> {
+        self.lifeline.predecessor()
+    }
+
+    /// True if another gate owns it and listens with this one's sockets.
+    #[must_use]
+    pub fn is_handed_on(&self) -> bool {
+        self.lifeline.is_handed_on()
     }
 
     /// The loopback addresses at which the gate before this one listens for any of these addresses of a store.
@@ -167,12 +186,13 @@ impl Interception {
     }
 
     /// Intercepts what the `targets` say, and nothing else, until this is dropped. The program is attached, or takes the place
-    /// of the one before.
+    /// of the one before. `inherited` says that the sockets are those of the gate before this one, as far as it had them.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    pub fn put_in_force(&mut self, targets: Vec<Target>, stale_after: Nanos) -> Result<()> {
+    pub fn put_in_force(&mut self, targets: Vec<Target>, stale_after: Nanos, inherited: bool) -> Result<()> {
+        self.inherited = inherited;
         self.targets = targets;
         self.stale_after = stale_after;
         self.intercept()
@@ -195,6 +215,8 @@ impl Interception {
             Owner::This if self.is_linked() => return Ok(Standing::InForce),
             Owner::This | Owner::Gone => {}
         }
+        // Taken back: nobody has them but this one.
+        self.inherited = false;
         self.intercept()?;
         Ok(Standing::Restored)
     }
@@ -218,7 +240,7 @@ impl Interception {
         let mut free = (0..maps::MOST_LISTENERS).filter(|place| !used.contains(place));
         let mut uncounted = (0..maps::MOST_ADDRESSES).filter(|place| !counted.contains(place));
         let lacks = |what: &str| Error::ObjectLacks { what: what.to_owned() };
-        self.lifeline.own(self.stale_after);
+        self.lifeline.own(self.stale_after, self.inherited);
         let mut wanted = Vec::new();
         for target in &self.targets {
             for listener in &target.listeners {

@@ -12,7 +12,7 @@ use gate_common::units::Nanos;
 use super::arrays::{self, shape_of};
 use super::error::{Error, Result};
 use super::mapped::Mapped;
-use super::owner;
+use super::owner::{self, Predecessor};
 use super::shape::{BPF_F_MMAPABLE, Shape};
 use crate::clock;
 
@@ -53,9 +53,10 @@ impl Lifeline {
         self.store(offset_of!(InterceptState, heartbeat_ns), clock::monotonic().0.max(1));
     }
 
-    /// Makes this process the owner.
-    pub(super) fn own(&self, stale_after: Nanos) {
+    /// Makes this process the owner. If it `inherited` the sockets of the owner before it, that one may close its own at once.
+    pub(super) fn own(&self, stale_after: Nanos, inherited: bool) {
         let (pid, start) = self.process;
+        self.store(offset_of!(InterceptState, inherited), inherited.into());
         self.store(offset_of!(InterceptState, owner_pid), pid.into());
         self.store(offset_of!(InterceptState, owner_start), start);
         self.store(offset_of!(InterceptState, stale_after_ns), stale_after.0);
@@ -67,6 +68,17 @@ impl Lifeline {
     /// Notes that the program has been attached now.
     pub(super) fn attached(&self) {
         self.store(offset_of!(InterceptState, attached_ns), clock::monotonic().0);
+    }
+
+    /// True if another gate owns the interception, and listens with the sockets of the one before it.
+    pub(super) fn is_handed_on(&self) -> bool {
+        self.owner() == Owner::Other && self.state.load(0).inherited == 1
+    }
+
+    /// The owner, if it is another process that runs.
+    pub(super) fn predecessor(&self) -> Result<Option<Predecessor>> {
+        let state = self.state.load(0);
+        Predecessor::open(state.owner_pid as u32, state.owner_start)
     }
 
     pub(super) fn owner(&self) -> Owner {
@@ -146,7 +158,7 @@ mod tests {
         // One that is about to take over.
         lifeline.beat();
         assert!(heartbeat() > 0);
-        lifeline.own(Nanos::from_secs(1));
+        lifeline.own(Nanos::from_secs(1), false);
         assert_eq!(lifeline.owner(), Owner::This);
         // Another has: the first process of the machine, which is there for as long as this one.
         let start = owner::start_time(1).unwrap();
@@ -159,7 +171,7 @@ mod tests {
             lifeline.beat();
             assert_eq!((lifeline.owner(), heartbeat()), (expected, 0));
         }
-        lifeline.own(Nanos::from_secs(1));
+        lifeline.own(Nanos::from_secs(1), false);
         assert!(heartbeat() > 0);
     }
 }

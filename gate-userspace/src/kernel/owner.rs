@@ -61,6 +61,11 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
+    /// The process that has this id and started then; `None` if it is gone.
+    pub(super) fn open(pid: u32, start: u64) -> Result<Option<Self>> {
+        Ok(open(pid, start)?.map(|process| Self { pid, process: Arc::new(process) }))
+    }
+
     /// True if it has ended.
     ///
     /// # Errors

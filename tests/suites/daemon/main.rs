@@ -14,6 +14,7 @@ mod fleet_lab;
 mod hot_restart;
 mod intercept;
 mod intercept_lifecycle;
+mod intercept_outages;
 mod intercept_seen;
 mod interfaces;
 mod lab;
