@@ -31,6 +31,10 @@ pub enum Rule {
     Keys,
     /// `backends` of the service: no store alone can answer.
     Backends,
+    /// `cluster` of the service: its keys are in several slots.
+    CrossSlot,
+    /// `cluster` of the service: no node alone can answer.
+    Cluster,
     /// `max_request` of the service: the length.
     Size,
     /// `burst` and `max_debt` of the tenant: a price that its bucket can never hold.
@@ -49,6 +53,8 @@ impl Rule {
             Self::Deny => "deny",
             Self::Keys => "keys",
             Self::Backends => "backends",
+            Self::CrossSlot => "crossslot",
+            Self::Cluster => "cluster",
             Self::Size => "size",
             Self::Burst => "burst",
             Self::Users => "users",

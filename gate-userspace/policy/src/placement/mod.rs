@@ -24,6 +24,7 @@ pub use key_hash::{HashTag, KeyHash};
 use rendezvous::Rendezvous;
 use ring::Ring;
 use slots::Slots;
+pub use slots::slot;
 
 /// The choice of a key's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

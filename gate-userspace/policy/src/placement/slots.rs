@@ -38,9 +38,10 @@ impl Slots {
     }
 }
 
-/// The slot of a key.
+/// The slot of a key in Redis Cluster; 0 to 16,383.
 #[inline]
-pub(super) fn slot(key: &[u8]) -> usize {
+#[must_use]
+pub fn slot(key: &[u8]) -> usize {
     let crc = TAG
         .part(key)
         .iter()

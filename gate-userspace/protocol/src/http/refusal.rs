@@ -17,7 +17,7 @@ pub const fn status(refusal: Refusal, overload: u16) -> u16 {
             // The request is not too long, but too dear for its tenant.
             Some(Rule::Burst) => 429,
             Some(Rule::Size) => 413,
-            Some(Rule::Deny | Rule::Keys | Rule::Backends) => 403,
+            Some(Rule::Deny | Rule::Keys | Rule::Backends | Rule::CrossSlot | Rule::Cluster) => 403,
             None => match refusal.reason {
                 Reason::TooLarge => 413,
                 Reason::Malformed => 400,

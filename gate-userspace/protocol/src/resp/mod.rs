@@ -14,6 +14,7 @@
 
 mod args;
 mod change;
+pub mod cluster;
 mod command;
 mod command_types;
 mod denied;
@@ -48,7 +49,19 @@ pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
     match refusal.rule {
         // In Redis' own words, by which clients know that they have to log in.
         Some(Rule::Users) => out.extend_from_slice(b"-NOAUTH Authentication required."),
-        Some(Rule::Deny | Rule::Keys | Rule::Backends | Rule::Size | Rule::Burst | Rule::TenantHeader)
+        // As a node of a cluster says it; clients look for the whole.
+        Some(Rule::CrossSlot) => {
+            return out.extend_from_slice(b"-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+        }
+        Some(
+            Rule::Deny
+            | Rule::Keys
+            | Rule::Backends
+            | Rule::Cluster
+            | Rule::Size
+            | Rule::Burst
+            | Rule::TenantHeader,
+        )
         | None => {
             out.push(b'-');
             out.extend_from_slice(refusal.blame().code().as_bytes());
@@ -67,6 +80,8 @@ pub const fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
         Some(Rule::Deny) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=deny\r\n",
         Some(Rule::Keys) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=keys\r\n",
         Some(Rule::Size) => b"*1\r\n$33\r\nDENIED reason=too-large rule=size\r\n",
+        Some(Rule::CrossSlot) => b"*1\r\n$43\r\nCROSSSLOT reason=unsupported rule=crossslot\r\n",
+        Some(Rule::Cluster) => b"*1\r\n$38\r\nDENIED reason=unsupported rule=cluster\r\n",
         Some(Rule::Backends | Rule::Burst | Rule::Users | Rule::TenantHeader) | None => {
             b"*1\r\n$25\r\nDENIED reason=unsupported\r\n"
         }
