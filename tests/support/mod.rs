@@ -22,6 +22,7 @@ pub mod packet;
 pub mod privilege;
 pub mod proxy;
 pub mod raw;
+pub mod redis_cluster;
 pub mod rng;
 pub mod schema;
 pub mod store;

@@ -268,6 +268,16 @@ impl Listening {
         Self::gate_before(Command::new(paths::gate()), gate, "memcached", &store, service, tenants)
     }
 
+    /// A gate before a Redis Cluster with these seeds, as `backends` lists them.
+    ///
+    /// # Errors
+    ///
+    /// If it does not come up.
+    pub fn gate_before_cluster(seeds: &[String], service: &str, tenants: &str) -> Result<Self> {
+        let store = format!("cluster = \"on\"\nbackends = {seeds:?}");
+        Self::gate_before(Command::new(paths::gate()), "", "resp", &store, service, tenants)
+    }
+
     fn gate_by(
         command: Command,
         gate: &str,

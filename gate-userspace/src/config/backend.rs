@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::admission::{Admission, Objective};
 use super::cache::{self, Cache};
+use super::cluster::{self, Cluster};
 use super::http::Http;
 use super::identity::StoreLogin;
 use super::intercept::is_proxied;
@@ -29,6 +30,8 @@ pub struct Backend {
     pub address: StoreAddress,
     /// The stores that share the keys; `None` if there is one, at `address`.
     pub pool: Option<Pool>,
+    /// The Redis Cluster whose first seed is at `address`; `None` if there is none.
+    pub cluster: Option<Cluster>,
     /// Connections that each thread shares among its clients; 1 to 64.
     pub connections: u32,
     /// How long the store may take to accept a connection or to answer; 1 ms to 10 min.
@@ -87,12 +90,13 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// The addresses of its stores.
+    /// The addresses of its stores, of a cluster those of its seeds.
     #[must_use]
     pub fn addresses(&self) -> Vec<&StoreAddress> {
-        match &self.pool {
-            None => vec![&self.address],
-            Some(pool) => pool.nodes.iter().map(|node| &node.address).collect(),
+        match (&self.pool, &self.cluster) {
+            (_, Some(cluster)) => cluster.seeds.iter().collect(),
+            (Some(pool), None) => pool.nodes.iter().map(|node| &node.address).collect(),
+            (None, None) => vec![&self.address],
         }
     }
 
@@ -177,7 +181,7 @@ const KEYS: [&str; 37] = [
 /// Reads a service's backend, if it has one.
 pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[SocketAddr]) -> Option<Backend> {
     let address = store_address(section, protocol, listen);
-    let pool = pool::read(section, protocol);
+    let (cluster, pool) = several_stores(section, protocol, address.as_ref());
     for key in KEYS {
         if section.has(key) && !is_proxied(section) {
             section.fault(key, "means something only beside backend".to_owned());
@@ -214,10 +218,10 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let process = process::read(s);
     let tls = tls::tls(s);
     let backend_tls = tls::backend_tls(s);
-    let first = pool.as_ref().and_then(|pool| Some(pool.nodes.first()?.address.clone()));
-    let address = first.or(address);
+    let several = addresses(cluster.as_ref(), pool.as_ref());
+    let address = several.first().cloned().or(address);
     let is_own = |address: SocketAddr| listen.iter().any(|&own| overlap(own, address));
-    if pool.iter().flat_map(|pool| &pool.nodes).any(|node| node.address.fixed().is_some_and(is_own)) {
+    if s.has("backends") && several.iter().any(|address| address.fixed().is_some_and(is_own)) {
         s.fault("backends", "lists an address of the service itself".to_owned());
     }
     check_backend_tls(s, backend_tls.as_ref(), address.as_ref(), pool.as_ref());
@@ -237,6 +241,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         backend_tls,
         address: address?,
         pool,
+        cluster,
         connections,
         store_timeout,
         slow_timeout,
@@ -252,6 +257,27 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         idle_timeout,
         max_datagrams: max_datagrams as usize,
     })
+}
+
+/// Reads the stores of a service that has several: a cluster, which may be told by one at `address`, or a pool.
+fn several_stores(
+    section: &mut Section<'_>,
+    protocol: Protocol,
+    address: Option<&StoreAddress>,
+) -> (Option<Cluster>, Option<Pool>) {
+    let items = pool::addresses(section);
+    if cluster::is_on(section) {
+        return (cluster::read(section, protocol, address, items), None);
+    }
+    cluster::read(section, protocol, None, Vec::new());
+    (None, pool::read(section, items, protocol))
+}
+
+/// The addresses of several stores.
+fn addresses(cluster: Option<&Cluster>, pool: Option<&Pool>) -> Vec<StoreAddress> {
+    let seeds = cluster.map_or(&[][..], |cluster| &cluster.seeds);
+    let nodes = pool.map_or(&[][..], |pool| &pool.nodes);
+    nodes.iter().map(|node| &node.address).chain(seeds).cloned().collect()
 }
 
 /// Reads the address of a store, which a service that listens at `listen` can be proxied to.

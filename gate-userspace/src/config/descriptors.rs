@@ -65,7 +65,9 @@ fn of_backend(service: &Service, backend: &Backend, threads: u64) -> u64 {
         // Each thread keeps some connections.
         return clients + threads * (listening + KEPT_BY_HTTP);
     }
-    let stores = backend.addresses().len() as u64;
+    // A cluster may have as many nodes as there is room for; few have more than this beside its seeds.
+    let learned = if backend.cluster.is_some() { LEARNED_NODES } else { 0 };
+    let stores = backend.addresses().len() as u64 + learned;
     clients + threads * (listening + stores * (pools * u64::from(backend.connections) + KEPT))
 }
 
@@ -73,6 +75,8 @@ fn of_backend(service: &Service, backend: &Backend, threads: u64) -> u64 {
 const OWN: u64 = 1_024;
 /// A runtime's.
 const BY_THREAD: u64 = 8;
+/// The nodes of a cluster that it is not told of.
+const LEARNED_NODES: u64 = 16;
 /// Connections to the store that are kept for logins and long requests.
 const KEPT: u64 = 16;
 /// Connections to an HTTP store that are kept for the next requests.

@@ -63,9 +63,13 @@ impl PoolNode {
     }
 }
 
-/// Reads a service's pool, if it has one.
-pub(super) fn read(s: &mut Section<'_>, protocol: Protocol) -> Option<Pool> {
-    let items = s.list("backends", node);
+/// Reads the addresses of several stores.
+pub(super) fn addresses<'t>(s: &mut Section<'t>) -> Vec<Item<'t, PoolNode>> {
+    s.list("backends", node)
+}
+
+/// Reads a service's pool, if it has one of these stores.
+pub(super) fn read(s: &mut Section<'_>, items: Vec<Item<'_, PoolNode>>, protocol: Protocol) -> Option<Pool> {
     let scheme = scheme(s);
     if !s.has("backends") {
         for key in SCHEME_KEYS.into_iter().filter(|key| s.has(key)) {
@@ -74,7 +78,11 @@ pub(super) fn read(s: &mut Section<'_>, protocol: Protocol) -> Option<Pool> {
         return None;
     }
     if protocol != Protocol::Memcached {
-        let message = "divides the keys of memcached alone; write backend, with one store";
+        let message = if protocol == Protocol::Resp {
+            "divides the keys of memcached alone; write backend, with one store, or cluster = \"on\" for the nodes of a Redis Cluster"
+        } else {
+            "divides the keys of memcached alone; write backend, with one store"
+        };
         s.fault("backends", message.to_owned());
     }
     for key in ["backend", "intercept"].into_iter().filter(|key| s.has(key)) {
@@ -161,7 +169,7 @@ const HASHES: [(&str, Scheme); 4] = [
     ("rendezvous", Scheme::Rendezvous),
     ("crc16", Scheme::Crc16),
 ];
-const SCHEME_KEYS: [&str; 3] = ["hash", "key_hash", "hash_tag"];
+pub(super) const SCHEME_KEYS: [&str; 3] = ["hash", "key_hash", "hash_tag"];
 /// libmemcached and nutcracker leave memcached's own port out of a node's name.
 const UNNAMED_PORT: u16 = 11_211;
 const MOST_WEIGHT: u32 = 10_000;

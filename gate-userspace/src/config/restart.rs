@@ -3,6 +3,7 @@
 use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
 use super::intercept::Intercept;
+use super::store_address::StoreAddress;
 use super::{Config, Fleet, Http, Process, Service};
 use crate::protocol::query_types::QueryTypes;
 
@@ -54,6 +55,18 @@ impl Config {
     }
 }
 
+fn has_several(of: &Backend) -> bool {
+    of.pool.is_some() || of.cluster.is_some()
+}
+
+fn seeds(of: &Backend) -> Option<&[StoreAddress]> {
+    of.cluster.as_ref().map(|cluster| &cluster.seeds[..])
+}
+
+fn redirects(of: &Backend) -> Option<u8> {
+    of.cluster.as_ref().map(|cluster| cluster.max_redirects)
+}
+
 fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str> {
     let (Some(backend), Some(other)) = (&old.backend, &new.backend) else {
         return changed(&[("backend", old.backend.is_some() != new.backend.is_some())]);
@@ -62,6 +75,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
     let Backend {
         address,
         pool,
+        cluster,
         connections,
         max_datagrams,
         max_pools,
@@ -102,8 +116,10 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("listen", old.listen != new.listen),
         ("intercept", Intercept::differs(old.intercept, new.intercept)),
         ("transports", old.transports != new.transports),
-        ("backend", *address != other.address && pool.is_none() && other.pool.is_none()),
-        ("backends", *pool != other.pool),
+        ("backend", *address != other.address && !has_several(backend) && !has_several(other)),
+        ("backends", *pool != other.pool || seeds(backend) != seeds(other)),
+        ("cluster", cluster.is_some() != other.cluster.is_some()),
+        ("max_redirects", redirects(backend) != redirects(other)),
         ("connections", *connections != other.connections),
         ("max_datagrams", *max_datagrams != other.max_datagrams),
         // Which commands are of a type may change, but not what types there are.

@@ -57,6 +57,8 @@ pub(crate) enum Target {
     Several,
     /// None: no store alone can answer it.
     Nowhere,
+    /// None: its keys are in several slots of a cluster.
+    CrossSlot,
 }
 
 impl Target {
@@ -65,7 +67,7 @@ impl Target {
     pub(crate) const fn node(self) -> NodeId {
         match self {
             Self::One(node) => node,
-            Self::Several | Self::Nowhere => NodeId::FIRST,
+            Self::Several | Self::Nowhere | Self::CrossSlot => NodeId::FIRST,
         }
     }
 }
@@ -140,6 +142,8 @@ pub(crate) struct InFlight<C, R> {
     pub(crate) features: CostFeatures,
     /// True if the client wants no reply.
     pub(crate) silent: bool,
+    /// How often a node of a cluster has sent it to another.
+    pub(crate) redirects: u8,
     pub(crate) cache_role: R,
 }
 
@@ -147,14 +151,14 @@ impl<C, R> InFlight<C, R> {
     /// Separates the request from its client.
     #[inline]
     pub(crate) fn split(self) -> (C, InFlight<(), R>) {
-        let Self { client, node, part, seq, charged, features, silent, cache_role } = self;
-        (client, InFlight { client: (), node, part, seq, charged, features, silent, cache_role })
+        let Self { client, node, part, seq, charged, features, silent, redirects, cache_role } = self;
+        (client, InFlight { client: (), node, part, seq, charged, features, silent, redirects, cache_role })
     }
 
     /// The same request with another role in the hot cache.
     #[inline]
     pub(crate) fn with_role<S>(self, cache_role: S) -> InFlight<C, S> {
-        let Self { client, node, part, seq, charged, features, silent, .. } = self;
-        InFlight { client, node, part, seq, charged, features, silent, cache_role }
+        let Self { client, node, part, seq, charged, features, silent, redirects, .. } = self;
+        InFlight { client, node, part, seq, charged, features, silent, redirects, cache_role }
     }
 }

@@ -161,7 +161,7 @@ fn resolve(host: &str, port: u16, own: &[SocketAddr]) -> Result<Vec<SocketAddr>,
 }
 
 /// True if a connection to `address` reaches a socket that listens at `own`, as far as the configuration tells.
-fn reaches(own: SocketAddr, address: SocketAddr) -> bool {
+pub(crate) fn reaches(own: SocketAddr, address: SocketAddr) -> bool {
     own.port() == address.port()
         && (own.ip() == address.ip() || own.ip().is_unspecified() && address.ip().is_loopback())
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use gate_common::units::Nanos;
 use tokio::sync::watch;
 
+use super::cluster::Cluster;
 use super::local_addrs::LocalAddrs;
 use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
@@ -17,7 +18,7 @@ use super::store_silence::{SilenceLimits, SlowWork, StorePause};
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config::{self, StoreAddress};
-use crate::policy::placement::{Node, Placement, Scheme};
+use crate::policy::placement::{MOST_NODES, Node, Placement, Scheme};
 use crate::protocol::query_types::QueryTypes;
 
 /// The settings of a service that may change while it runs. A field has the name of its configuration key.
@@ -155,6 +156,8 @@ pub(crate) struct Settings {
     pub(crate) backend: config::Backend,
     /// The places of the stores that share the keys, at least one.
     pub(crate) stores: Vec<StorePlace>,
+    /// The cluster whose nodes they are; `None` if they are none.
+    pub(crate) cluster: Option<Arc<Cluster>>,
     /// The choice of a key's store among them.
     pub(crate) placement: Arc<Placement>,
     /// The way to connect to them, and to whatever else gate asks for the service.
@@ -215,6 +218,9 @@ impl Settings {
                 let (to_limits, limits) = watch::channel(Limits::of(&backend, settings.price.learn));
                 let (to_types, types) =
                     watch::channel(Arc::new(QueryTypeTable::of(&backend.query_types, &backend)));
+                let cluster = backend.cluster.as_ref();
+                let cluster =
+                    cluster.map(|cluster| Arc::new(Cluster::new(&settings.name, cluster, &settings.listen)));
                 let settings = Self {
                     limits,
                     types,
@@ -232,11 +238,17 @@ impl Settings {
                         .as_ref()
                         .map(|process| Resolver::start(&settings.name, &process.by.address, &[])),
                     own_connections: own_connections.clone(),
-                    stores: backend
-                        .addresses()
-                        .into_iter()
-                        .map(|address| StorePlace::start(&settings.name, address, &settings.listen))
-                        .collect(),
+                    stores: match &cluster {
+                        Some(cluster) => NodeId::all(MOST_NODES)
+                            .map(|node| StorePlace::Node(Arc::clone(cluster), node))
+                            .collect(),
+                        None => backend
+                            .addresses()
+                            .into_iter()
+                            .map(|address| StorePlace::start(&settings.name, address, &settings.listen))
+                            .collect(),
+                    },
+                    cluster,
                     placement: Arc::new(placement(&backend)),
                     name: settings.name.clone(),
                     protocol: settings.protocol,
@@ -258,17 +270,23 @@ impl Settings {
             .collect()
     }
 
+    /// True if a store of this service may be one of the other's: the seeds of a cluster may be any of its nodes.
+    pub(crate) fn may_share_a_store(&self, other: &Self) -> bool {
+        let of_other = other.backend.addresses();
+        let are_clusters = self.cluster.is_some() && other.cluster.is_some();
+        are_clusters || self.backend.addresses().iter().any(|address| of_other.contains(address))
+    }
+
     /// The place of a store.
     pub(crate) fn store(&self, node: NodeId) -> &StorePlace {
         &self.stores[node.index()]
     }
 
-    /// The configured address of a store.
-    pub(crate) fn address(&self, node: NodeId) -> &StoreAddress {
-        match &self.backend.pool {
-            None => &self.backend.address,
-            Some(pool) => &pool.nodes[node.index()].address,
-        }
+    /// The configured address of a store; of a cluster's node that which the cluster says.
+    pub(crate) fn address(&self, node: NodeId) -> StoreAddress {
+        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.address(node));
+        let of_pool = || Some(self.backend.pool.as_ref()?.nodes[node.index()].address.clone());
+        of_cluster.or_else(of_pool).unwrap_or_else(|| self.backend.address.clone())
     }
 
     /// The store of a key.

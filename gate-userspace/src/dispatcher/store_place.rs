@@ -1,7 +1,7 @@
 //! Where the connections of a store lead: to addresses on the network, or to a Unix socket.
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,6 +9,8 @@ use std::sync::Arc;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::config::{Backend, Config, StoreAddress};
+use crate::dispatcher::cluster::Cluster;
+pub(crate) use crate::dispatcher::node_id::NodeId;
 use crate::dispatcher::own_connections::OwnConnections;
 use crate::dispatcher::resolver::Resolver;
 use crate::system_error;
@@ -20,6 +22,8 @@ pub(crate) enum StorePlace {
     Network(Resolver),
     /// At a Unix socket.
     Unix(Arc<Path>),
+    /// Where a node of a cluster is, if the cluster has one of this number.
+    Node(Arc<Cluster>, NodeId),
 }
 
 /// The end of one connection to a store.
@@ -36,32 +40,6 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
-/// A store among those that share a service's keys, by its place in the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NodeId(u8);
-
-impl NodeId {
-    /// The only store, or the first.
-    pub(crate) const FIRST: Self = Self(0);
-
-    /// So many stores.
-    pub(crate) fn all(count: usize) -> impl Iterator<Item = Self> {
-        (0..count).map(Self::at)
-    }
-
-    /// The one at this place, of at most [`MOST_NODES`](crate::policy::placement::MOST_NODES).
-    #[inline]
-    pub(crate) const fn at(place: usize) -> Self {
-        Self(place as u8)
-    }
-
-    /// Its place.
-    #[inline]
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
 impl StorePlace {
     /// The place of a service's store; the service listens at `own`.
     pub(crate) fn start(service: &str, store: &StoreAddress, own: &[SocketAddr]) -> Self {
@@ -76,6 +54,26 @@ impl StorePlace {
         match self {
             Self::Network(resolver) => resolver.addresses().await.into_iter().map(Endpoint::Tcp).collect(),
             Self::Unix(path) => vec![Endpoint::Unix(Arc::clone(path))],
+            Self::Node(cluster, node) => match cluster.resolver(*node) {
+                Some(resolver) => resolver.addresses().await.into_iter().map(Endpoint::Tcp).collect(),
+                None => Vec::new(),
+            },
+        }
+    }
+
+    /// False if there is no such node of a cluster now.
+    pub(crate) fn is_wanted(&self) -> bool {
+        match self {
+            Self::Network(_) | Self::Unix(_) => true,
+            Self::Node(cluster, node) => cluster.resolver(*node).is_some(),
+        }
+    }
+
+    /// Waits until there is such a node.
+    pub(crate) async fn wanted(&self) {
+        match self {
+            Self::Network(_) | Self::Unix(_) => {}
+            Self::Node(cluster, node) => cluster.has_node(*node).await,
         }
     }
 
@@ -83,6 +81,7 @@ impl StorePlace {
     pub(crate) fn is_current(&self, endpoint: &Endpoint) -> bool {
         match (self, endpoint) {
             (Self::Network(resolver), Endpoint::Tcp(address)) => resolver.is_current(*address),
+            (Self::Node(cluster, node), Endpoint::Tcp(address)) => cluster.is_current(*node, *address),
             // A store that is started again at its path has closed its connections before.
             (Self::Unix(_), _) | (_, Endpoint::Unix(_)) => true,
         }
@@ -92,12 +91,21 @@ impl StorePlace {
     pub(crate) async fn has_moved(&self, endpoint: &Endpoint) {
         match (self, endpoint) {
             (Self::Network(resolver), Endpoint::Tcp(address)) => resolver.has_moved(*address).await,
+            (Self::Node(cluster, node), Endpoint::Tcp(address)) => cluster.has_moved(*node, *address).await,
             (Self::Unix(_), _) | (_, Endpoint::Unix(_)) => std::future::pending().await,
         }
     }
 }
 
 impl Endpoint {
+    /// Its address on the network.
+    pub(crate) fn ip(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => Some(address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// A connection to it.
     ///
     /// # Errors

@@ -238,6 +238,7 @@ fn serve<W: Wire>(
     tokio::task::spawn_local(Rc::clone(&service).receive_permits());
     if W::Session::HAS_USERS && service.is_first {
         tokio::task::spawn_local(store_access::watch(Rc::clone(&service)));
+        tokio::task::spawn_local(Rc::clone(&service).follow_slots());
     }
     tokio::task::spawn_local(housekeeping(service));
     Ok(())
@@ -277,7 +278,10 @@ async fn housekeeping<W: Wire>(service: Rc<Service<W>>) {
         store_access::follow(&service);
         if W::Session::HAS_USERS && !service.in_cluster.get() && service.lines().wants_ready() {
             let service = Rc::clone(&service);
-            tokio::task::spawn_local(async move { service.lines().prepare(&service.settings).await });
+            tokio::task::spawn_local(async move {
+                let lines = service.lines();
+                lines.prepare(&service.settings).await;
+            });
         }
         until_release -= 1;
         if until_release.is_multiple_of(TICK) {

@@ -16,13 +16,14 @@ use xtask::lab::process::ChildProcess;
 use xtask::{paths, sh};
 
 /// Where the example's services listen.
-const SERVICES: [(&str, &str); 8] = [
+const SERVICES: [(&str, &str); 9] = [
     ("cache", "198.18.0.1:11211"),
     ("sessions", "198.18.0.1:6379"),
     ("carts", "198.18.0.1:6382"),
     ("metrics", "198.18.0.1:8125"),
     ("pages", "198.18.0.1:11311"),
     ("shards", "198.18.0.1:11511"),
+    ("baskets", "198.18.0.1:7000"),
     ("profiles", "198.18.0.1:6380"),
     ("logs", "198.18.0.1:3100"),
 ];
@@ -71,7 +72,7 @@ const TRAFFIC: &[Traffic] = &[
     of("acme-search", "cache", By::Datagrams, "198.18.1.1", GET),
     of("acme-search", "cache", By::Stream, "198.18.1.1", GET),
     of("acme-search", "profiles", By::Balancer([198, 18, 1, 1]), BALANCER, PING),
-    of("acme-batch", "sessions", By::Stream, "198.18.2.1", PING),
+    of("acme-batch", "baskets", By::Stream, "198.18.2.1", PING),
     of("acme-batch", "carts", By::Stream, "198.18.2.1", PING),
     of("acme-batch", "pages", By::Datagrams, "198.18.2.1", GET),
     of("guest", "metrics", By::Silent, "198.18.1.200", &[("x", "")]),
@@ -102,6 +103,7 @@ const TRAFFIC: &[Traffic] = &[
     of("suspended", "pages", By::Stream, "198.18.5.1", &[("get a\r\n", "SERVER_ERROR")]),
     // There is no store.
     of("acme-batch", "shards", By::Stream, "198.18.2.1", &[("get a\r\n", "SERVER_ERROR")]),
+    of("acme-batch", "baskets", By::Stream, "198.18.2.1", &[("GET a\r\n", "-UNAVAILABLE")]),
     of("org", "logs", By::Stream, BALANCER, &[(OF_ORG, "HTTP/1.1 503")]),
     of("customer/*", "logs", By::Stream, BALANCER, &[(OF_CUSTOMER, "HTTP/1.1 503")]),
     of(

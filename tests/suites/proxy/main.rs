@@ -3,6 +3,7 @@
 mod backends;
 mod buckets;
 mod clients;
+mod cluster;
 mod envoy;
 mod faults;
 mod host_names;

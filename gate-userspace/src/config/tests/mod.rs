@@ -322,7 +322,7 @@ const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs");
 #[test]
 fn the_documented_example_is_valid() {
     let config = Config::read(&Path::new(DOCS).join("gate.toml")).unwrap();
-    assert_eq!((config.services.len(), config.tenants.len()), (8, 12));
+    assert_eq!((config.services.len(), config.tenants.len()), (9, 12));
 }
 
 /// The keys that have a row in a table of `text`, the documentation.

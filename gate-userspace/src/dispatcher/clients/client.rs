@@ -8,7 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -329,6 +329,14 @@ impl<W: Wire> Client<W> {
             ReplySink::Datagram(_) | ReplySink::Nowhere => {
                 unreachable!("only a client with a connection has a task")
             }
+        }
+    }
+
+    /// The address at which it has reached gate, if it has a connection.
+    pub(crate) fn reached_at(&self) -> Option<SocketAddr> {
+        match &self.sink {
+            ReplySink::Stream(socket) => socket.local_addr(),
+            ReplySink::Datagram(_) | ReplySink::Nowhere => None,
         }
     }
 

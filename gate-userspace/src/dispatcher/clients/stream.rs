@@ -1,6 +1,7 @@
 //! The two directions of a client's connection, plain or by TLS.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -126,6 +127,15 @@ impl ClientWriter {
             Self::Plain(_) => Ok(()),
             Self::Tls(socket) => socket.try_flush(),
         }
+    }
+
+    /// The address at which the client has reached gate.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        let address = match self {
+            Self::Plain(socket) => socket.local_addr(),
+            Self::Tls(socket) => socket.local_addr(),
+        };
+        address.ok().map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
     }
 
     /// True if the socket has not taken all.

@@ -96,8 +96,7 @@ fn groups(settings: &[Settings]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..settings.len()).collect();
     for (place, one) in settings.iter().enumerate() {
         for (other_place, other) in settings.iter().enumerate().take(place) {
-            let of_other = other.backend.addresses();
-            if one.backend.addresses().iter().any(|address| of_other.contains(address)) {
+            if one.may_share_a_store(other) {
                 let from = groups[place];
                 let to = groups[other_place];
                 groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
@@ -441,6 +440,7 @@ impl<W: Cacheable, C: CacheClient> Followers<W, C> {
             charged: charged.clone(),
             features: CostFeatures::of::<W>(request),
             silent: W::wants_no_reply(request),
+            redirects: 0,
             cache_role: (),
         });
     }

@@ -172,6 +172,13 @@ impl Marker {
         Rc::new(Self { versions, late: RefCell::default(), delay_refusal: RefCell::default() })
     }
 
+    /// Does something after which keys may be at other stores: no answer from before holds, and none that is asked for meanwhile.
+    pub(crate) fn while_keys_move(&self, change: &dyn Fn()) {
+        self.versions.suspend();
+        change();
+        self.versions.resume();
+    }
+
     /// Marks the keys of a write that is about to be sent; without keys, all there are.
     #[inline]
     pub(crate) fn mark<'k>(self: &Rc<Self>, mut keys: impl Iterator<Item = &'k [u8]>) -> Mark {

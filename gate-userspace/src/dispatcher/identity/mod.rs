@@ -67,6 +67,11 @@ pub(crate) struct UnreadablePassword {
 }
 
 impl Identity {
+    /// True if the client speaks the third version of the protocol.
+    pub(crate) fn is_resp3(&self) -> bool {
+        self.version == Version::Three
+    }
+
     /// True if connections of the one may serve the other.
     pub(crate) fn shares_with(&self, other: &Self) -> bool {
         let user = |identity: &Self| identity.login.clone().map(|login| login.user().to_vec());

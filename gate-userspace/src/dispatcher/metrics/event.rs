@@ -34,6 +34,14 @@ pub enum Event {
     Answered,
     /// A store of several did not answer its part of a request: the keys there were missing from the reply.
     PartFailed,
+    /// A node of a cluster sent a request to another.
+    Redirected,
+    /// A request that a node of a cluster sent to another was not: it had been too often, or could not be sent twice.
+    RedirectFailed,
+    /// The slots of a cluster were read, and other nodes have them.
+    SlotsChanged,
+    /// No node of a cluster said slots that can be.
+    SlotsUnknown,
     /// A connection to the store was made.
     StoreConnected,
     /// A connection to the store failed or was lost.
@@ -68,7 +76,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 34] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -84,6 +92,10 @@ impl Event {
         Self::Request,
         Self::Answered,
         Self::PartFailed,
+        Self::Redirected,
+        Self::RedirectFailed,
+        Self::SlotsChanged,
+        Self::SlotsUnknown,
         Self::StoreConnected,
         Self::StoreFailed,
         Self::LoginFailed,
@@ -120,6 +132,10 @@ impl Event {
             Self::Request => "requests",
             Self::Answered => "answered",
             Self::PartFailed => "part-failed",
+            Self::Redirected => "redirected",
+            Self::RedirectFailed => "redirect-failed",
+            Self::SlotsChanged => "slots-changed",
+            Self::SlotsUnknown => "slots-unknown",
             Self::StoreConnected => "store-connected",
             Self::StoreFailed => "store-failed",
             Self::LoginFailed => "login-failed",

@@ -65,7 +65,7 @@ impl WorkerMetrics {
     fn new(types: usize) -> Self {
         let types = (0..types).map(|_| TypeMetrics::default()).collect();
         Self {
-            counts: Default::default(),
+            counts: std::array::from_fn(|_| AtomicU64::new(0)),
             types,
             queues: Default::default(),
             refusals: RefusalMetrics::default(),
@@ -265,7 +265,9 @@ impl ServiceMetrics {
     /// True if all of its stores are known to be down at `now`.
     #[must_use]
     pub fn is_store_down(&self, now: Nanos) -> bool {
-        self.stores.iter().all(|store| store.is_down(now))
+        // The places of a cluster's nodes that there are not have never been tried.
+        let mut tried = self.stores.iter().filter(|store| store.reached().is_some()).peekable();
+        tried.peek().is_some() && tried.all(|store| store.is_down(now))
     }
 
     /// Reachability of its stores, of which one that is down counts for all; `None` if that has not been tried.

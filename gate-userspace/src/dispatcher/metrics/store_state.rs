@@ -115,6 +115,12 @@ impl StoreState {
         state.log(now, line)
     }
 
+    /// The store is none of the service's any more: nothing is known of whoever takes its place.
+    pub(crate) fn left(&self) {
+        let mut state = self.lock();
+        *state = State { connections: state.connections, ..State::default() };
+    }
+
     /// Reachability of the store; `None` if that has not been tried.
     pub(crate) fn reached(&self) -> Option<Reached> {
         self.lock().reached

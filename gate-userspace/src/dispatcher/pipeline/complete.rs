@@ -164,7 +164,7 @@ impl<W: Wire> StoreEvents for Service<W> {
             return request.client.end(CloseCause::StoreFailed);
         }
         let refusal = match failure {
-            Failure::UserRefused(why) => {
+            Failure::UserRefused(why) | Failure::Astray(why) => {
                 match request.cache_role {
                     CacheRole::LeadFlight(leader) => leader.complete_with(why),
                     CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
@@ -188,13 +188,31 @@ impl<W: Wire> StoreEvents for Service<W> {
         }
     }
 
+    fn redirected(
+        &self,
+        request: Self::InFlight,
+        error: &[u8],
+        bytes: Option<&[u8]>,
+        progress: ReplyProgress,
+    ) {
+        self.redirect(request, error, bytes, progress);
+    }
+
+    fn note_cluster_error(&self, error: &[u8]) {
+        if let Some(cluster) = self.settings.cluster.as_ref().filter(|_| W::is_slot_error(error)) {
+            cluster.ask_refresh();
+        }
+    }
+
     #[inline]
     fn dispatch(&self) {
+        self.follow_redirections();
         Self::dispatch(self, clock::monotonic());
     }
 
     #[inline]
     fn flush(&self) {
+        self.follow_redirections();
         self.flush_pending();
     }
 
@@ -203,7 +221,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         let service = &self.settings.name;
         let store = self.settings.address(node);
         if let Some(line) = self.service_metrics.stores[node.index()].connected(clock::monotonic()) {
-            line.write(service, store, &"");
+            line.write(service, &store, &"");
         }
         tracing::debug!(service, "connected to the store");
     }
@@ -212,17 +230,23 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.service_metrics.stores[node.index()].disconnected();
     }
 
+    fn left(&self, node: NodeId) {
+        self.service_metrics.stores[node.index()].left();
+    }
+
     fn connection_lost(&self, why: &StoreError) {
         self.metrics.count(Event::StoreFailed);
+        self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
         tracing::debug!(service = self.settings.name, %why, "a connection to the store was lost");
     }
 
     fn store_down(&self, node: NodeId, why: &StoreError, backoff: Nanos) {
         self.metrics.count(Event::StoreFailed);
+        self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
         let service = &self.settings.name;
         let store = self.settings.address(node);
         if let Some(line) = self.service_metrics.stores[node.index()].failed(clock::monotonic()) {
-            line.write(service, store, why);
+            line.write(service, &store, why);
         }
         tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");
     }

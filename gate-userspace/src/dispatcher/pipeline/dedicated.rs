@@ -19,36 +19,49 @@
 //! ([`crate::dispatcher::clients::memory_budget`]). The client is not read while the store does not read, nor the store
 //! while the client does not.
 
+use std::io::ErrorKind;
 use std::rc::Rc;
 
 use gate_common::abi::Reason;
 
 use super::client_socket::write_all;
 use super::dedicated_requests::DedicatedRequests;
-use super::exchange::Exchange;
+use super::exchange::{CHUNK, Exchange};
 use super::service::{Service, Session};
+use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::slots::MostSlots;
 use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::Charged;
-use crate::dispatcher::stores::dedicated::DedicatedConnection;
+use crate::dispatcher::store_place::NodeId;
+use crate::dispatcher::stores::dedicated::{DedicatedConnection, STATUS};
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::wire::{SessionState, Wire};
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, Step};
+
+/// The next request in a client's input.
+enum Next<T> {
+    /// The answer to a question about it, and its end in the input.
+    Request(T, usize),
+    /// Not all of it that gate has to see has come.
+    Incomplete,
+    /// Bytes that are no request.
+    Fault,
+}
 
 impl<W: Wire> Service<W> {
-    /// Takes a slot for a dedicated connection, if the client's tenant may have one more.
+    /// Takes a slot for a dedicated connection to a store, if the client's tenant may have one more.
     ///
     /// # Errors
     ///
     /// The refusal, if the tenant has as many as it may, or the circuit breaker is open.
-    pub(super) fn reserve_dedicated(&self, client: &Session<W>) -> Result<(), Refusal> {
+    pub(super) fn reserve_dedicated(&self, client: &Session<W>, node: NodeId) -> Result<(), Refusal> {
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal());
         }
-        self.lines().check().map_err(|error| error.refusal())?;
+        self.lines_to(node).check().map_err(|error| error.refusal())?;
         let most = self.limits.get().max_dedicated;
         let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
         // A client that becomes another tenant's takes a new slot.
@@ -82,9 +95,14 @@ impl<W: Wire> Session<W> {
     ) -> Result<(), CloseCause> {
         service.metrics.count(Event::DedicatedConnection);
         self.conversation.borrow_mut().awaits_output = true;
-        let first = self.first_dedicated.take();
+        let mut first = self.first_dedicated.take();
         let identity = self.identity.borrow().clone();
-        let connection = match self.open_dedicated(first.is_some(), &identity, service).await {
+        let (node, begins) = match service.settings.cluster {
+            None => (NodeId::FIRST, false),
+            Some(_) => self.bind_to_node(first.as_ref(), from_client, service).await?,
+        };
+        let connection = match self.open_dedicated(first.is_some(), &identity, (node, begins), service).await
+        {
             Ok(connection) => connection,
             Err(error) => {
                 let reply = self.reply_store_error(error, first.as_ref(), service);
@@ -95,8 +113,11 @@ impl<W: Wire> Session<W> {
         };
         let is_reusable = {
             let socket = connection.socket();
-            let exchange = Exchange::new(self, service);
-            let requests = DedicatedRequests::new(&exchange, first);
+            if begins && let Some(first) = &mut first {
+                service.admission.count_passed(&service.ledger.borrow(), first);
+            }
+            let exchange = Exchange::new(self, service, node);
+            let requests = DedicatedRequests::new(&exchange, first, begins);
             tokio::select! {
                 ended = requests.run(from_client, socket) => ended?,
                 ended = exchange.copy_to_client(socket) => return Err(ended),
@@ -106,7 +127,7 @@ impl<W: Wire> Session<W> {
             exchange.is_reusable.get()
         };
         if is_reusable {
-            service.lines().give_back(connection, identity);
+            service.lines_to(node).give_back(connection, identity);
         }
         drop(self.dedicated_slot.take());
         self.other_bytes.set(0);
@@ -118,21 +139,93 @@ impl<W: Wire> Session<W> {
         Ok(())
     }
 
+    /// The node of a cluster that the client's next request binds it to, `first` being its charge; and true if that has begun a
+    /// transaction, for which the next behind it says the node. It has its answer then, and the node is still to be asked.
+    ///
+    /// # Errors
+    ///
+    /// The cause, if the client's connection ends meanwhile.
+    async fn bind_to_node(
+        self: &Rc<Self>,
+        first: Option<&Charged>,
+        from_client: &ClientReader,
+        service: &Service<W>,
+    ) -> Result<(NodeId, bool), CloseCause> {
+        let look = |request: &W::Request, bytes: &[u8]| {
+            let node = service.target(self, request, bytes, clock::monotonic()).node();
+            (node, W::Session::begins(request))
+        };
+        let (node, end) = match self.peek(service, look) {
+            Next::Request((node, begins), end) if begins && first.is_some() => (node, end),
+            Next::Request((node, _), _) => return Ok((node, false)),
+            Next::Incomplete | Next::Fault => return Ok((service.login_node(), false)),
+        };
+        self.conversation.borrow_mut().input.consume(end);
+        self.has_finished_a_request();
+        write_all(self.socket(), W::Session::BEGUN).await.map_err(|_| CloseCause::ClientLeft)?;
+        loop {
+            match self.peek(service, look) {
+                Next::Request((node, _), _) => return Ok((node, true)),
+                // Any of them refuses what is no request.
+                Next::Fault => return Ok((node, true)),
+                Next::Incomplete => {}
+            }
+            self.conversation.borrow_mut().awaits_output = false;
+            tokio::select! {
+                ready = from_client.readable() => ready.map_err(|_| CloseCause::ClientLeft)?,
+                ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => return Err(ended),
+            }
+            let conversation = &mut *self.conversation.borrow_mut();
+            conversation.awaits_output = true;
+            match conversation.input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes)) {
+                Ok(0) => return Err(CloseCause::ClientLeft),
+                Ok(_) => self.has_progress.set(true),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => return Err(CloseCause::ClientLeft),
+            }
+            self.update_memory(conversation);
+        }
+    }
+
+    /// The answer of `look` about the next request in the client's input.
+    fn peek<T>(&self, service: &Service<W>, look: impl Fn(&W::Request, &[u8]) -> T) -> Next<T> {
+        let conversation = self.conversation.borrow();
+        let input = conversation.input.bytes();
+        let mut decoder = W::decoder(service.settings.max_request());
+        let mut at = 0;
+        loop {
+            match W::decode(&mut decoder, &input[at..]) {
+                Step::Request { len, request } => {
+                    let bytes = W::bytes(&decoder, &request, &input[at..at + len]);
+                    return Next::Request(look(&request, bytes), at + len);
+                }
+                Step::Skip { len } if len > 0 => at += len,
+                Step::Skip { .. } | Step::More { .. } => return Next::Incomplete,
+                Step::Body { .. } | Step::Fault { .. } => return Next::Fault,
+            }
+        }
+    }
+
     /// A dedicated connection for a client of this identity, `is_admitted` or not. All that it has written so far has been
     /// answered, over a shared connection: if it waits for replicas, it means that.
     async fn open_dedicated(
         &self,
         is_admitted: bool,
         identity: &Identity,
+        (node, begins): (NodeId, bool),
         service: &Service<W>,
     ) -> Result<DedicatedConnection, StoreError> {
-        if !is_admitted && service.reserve_dedicated(self) == Err(Refusal::of(Reason::Limit)) {
+        if !is_admitted && service.reserve_dedicated(self, node) == Err(Refusal::of(Reason::Limit)) {
             return Err(StoreError::Limit);
         }
         if service.in_cluster.get() {
             return Err(StoreError::Cluster);
         }
-        let mut connection = service.lines().take_dedicated(&service.settings, identity).await?;
+        let mut connection = service.lines_to(node).take_dedicated(&service.settings, identity).await?;
+        if begins && connection.ask(&service.settings, W::Session::BEGIN, STATUS).await? != W::Session::BEGUN
+        {
+            return Err(StoreError::Unasked);
+        }
         if self.awaits_replicas.get() {
             connection.adopt_writes(&service.settings).await?;
         }

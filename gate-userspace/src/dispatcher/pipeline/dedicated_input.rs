@@ -10,7 +10,7 @@ use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::tenants::ledger::TenantId;
-use crate::dispatcher::wire::{Effect, SessionState, Wire};
+use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::protocol::{Refusal, Rule};
 
 /// The state that a connection keeps for its client, as far as its requests tell.
@@ -41,8 +41,19 @@ pub(super) struct NextRequest<W: Wire> {
     pub(super) has_one_reply: bool,
     /// Set if, outside a transaction, it turns replies on or off ([`SessionState::wants_replies`]).
     pub(super) wants_replies: Option<bool>,
+    /// gate's answer in place of the store's, where its store is a node of a cluster.
+    pub(super) own: Option<OwnAnswer>,
     /// True if it is a login with a password that gate knows to be wrong, and nothing depends on it.
     pub(super) is_wrong_login: bool,
+}
+
+/// gate's answer to a request on a connection to a node of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OwnAnswer {
+    /// That node cannot be asked.
+    Refused(Rule),
+    /// As the one node that gate shows.
+    Presented,
 }
 
 impl ConnectionState {
@@ -91,6 +102,14 @@ impl<W: Wire> Exchange<'_, W> {
         let login = W::Session::login(&request, bytes).filter(LoginRequest::names_user);
         let stands_alone =
             !state.in_transaction && self.client.refused_before.get() == RefusedBefore::Nothing;
+        let own = if is_first { None } else { self.own_answer(&request, bytes) };
+        // Where it would not be in its place, or the transaction would go on without it, the store refuses it.
+        let has_place = !state.in_transaction && !self.outstanding.borrow().has_lost_count();
+        let denied = denied.or(match own.filter(|_| !has_place) {
+            Some(OwnAnswer::Refused(rule)) => Some(rule),
+            Some(OwnAnswer::Presented) => Some(Rule::Cluster),
+            None => None,
+        });
         let instead = match is_first {
             true => None,
             false => {
@@ -118,10 +137,30 @@ impl<W: Wire> Exchange<'_, W> {
             has_one_reply: instead.is_some() || wants_replies.is_some() || W::has_one_answer(&request),
             wants_replies,
             is_wrong_login,
+            own: own.filter(|_| has_place && instead.is_none()),
             instead,
             request,
             len,
         }
+    }
+
+    /// True if a request needs no dedicated connection, or one to another node of a cluster.
+    pub(super) fn belongs_elsewhere(&self, request: &W::Request, bytes: &[u8]) -> bool {
+        let is_of_other_node = || {
+            W::Session::begins(request)
+                || W::ends_nothing(request)
+                || !self.service.may_ask(self.node, request, bytes)
+        };
+        W::route(request) != Route::Dedicated || self.service.settings.cluster.is_some() && is_of_other_node()
+    }
+
+    /// gate's answer to a request on a connection to a node of a cluster, if it has one.
+    fn own_answer(&self, request: &W::Request, bytes: &[u8]) -> Option<OwnAnswer> {
+        self.service.settings.cluster.as_ref()?;
+        if W::presents(request, bytes) {
+            return Some(OwnAnswer::Presented);
+        }
+        self.service.refused_at(self.node, request, bytes).map(OwnAnswer::Refused)
     }
 
     /// The bytes that go to the store instead of a request that is refused: a command that the store does not know. It

@@ -88,9 +88,15 @@ enum NextPart<W: Wire> {
 type Ended = Result<(), CloseCause>;
 
 impl<'a, W: Wire> DedicatedRequests<'a, W> {
-    pub(super) fn new(exchange: &'a Exchange<'a, W>, first: Option<Charged>) -> Self {
+    /// Those of a client whose first request, with this charge, is in its input; or, if it `begins` a transaction, has been answered
+    /// and asked.
+    pub(super) fn new(exchange: &'a Exchange<'a, W>, first: Option<Charged>, begins: bool) -> Self {
         let client = exchange.client;
         let service = exchange.service;
+        let mut state = ConnectionState::default();
+        if begins {
+            state.apply(Effect::Begin);
+        }
         Self {
             exchange,
             client,
@@ -98,8 +104,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             decoder: W::decoder(service.settings.max_request()),
             out: Buffer::default(),
             may_return: first.is_some(),
-            first,
-            state: ConnectionState::default(),
+            first: first.filter(|_| !begins),
+            state,
             queued_pause: None,
             queued_keys: GatheredKeys::default(),
             body: None,
@@ -194,8 +200,12 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                     W::answer_fault(&fault, &mut reply);
                     return Some(NextPart::Fault(reply));
                 }
-                Step::Request { request, .. }
-                    if self.is_clean() && W::route(&request) != Route::Dedicated =>
+                Step::Request { request, len }
+                    if self.is_clean()
+                        && self.exchange.belongs_elsewhere(
+                            &request,
+                            W::bytes(&self.decoder, &request, &input[..len]),
+                        ) =>
                 {
                     return Some(NextPart::Return);
                 }
@@ -227,6 +237,10 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 self.charge(tenants, next.demand, next.class, to_store).await?
             }
         };
+        if let Some(own) = next.own.take() {
+            admission.count_passed(&self.service.ledger.borrow(), &mut charged);
+            return self.answer_as_cluster(next, own, to_store).await;
+        }
         let admitted = self.admit(&next, &mut charged, is_first, to_store).await?;
         let has_permit = match admitted {
             Ok(has_permit) => has_permit,

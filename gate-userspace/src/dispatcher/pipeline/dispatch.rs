@@ -185,7 +185,16 @@ fn query_ttl<W: Wire>(
     let cache_role = CacheRole::QueryTtl(None);
     let InFlight { node, seq, ref charged, features, .. } = *flight;
     let charged = charged.clone();
-    let in_flight =
-        InFlight { client, node, part: Part::Whole, seq, charged, features, silent: true, cache_role };
+    let in_flight = InFlight {
+        client,
+        node,
+        part: Part::Whole,
+        seq,
+        charged,
+        features,
+        silent: true,
+        redirects: 0,
+        cache_role,
+    };
     Some(FollowUp { in_flight, request, bytes })
 }

@@ -11,6 +11,7 @@ use gate_common::units::Nanos;
 use tokio::time::sleep;
 
 use super::pending_logins::PendingLogins;
+use super::redirect_guard::{self, RedirectGuard};
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
@@ -18,10 +19,13 @@ use crate::dispatcher::clients::client::{CloseCause, WriteStatus};
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::hot_cache::dedicated_writes::{DedicatedReply, DedicatedWrites, ReplyStart};
 use crate::dispatcher::identity::LoginRequest;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::{PauseChange, SlowWork};
 use crate::dispatcher::stores::socket::StoreSocket;
+use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Effect, Wire};
 use crate::protocol::Refusal;
 
@@ -29,6 +33,10 @@ use crate::protocol::Refusal;
 pub(super) struct Exchange<'a, W: Wire> {
     pub(super) client: &'a Rc<Session<W>>,
     pub(super) service: &'a Service<W>,
+    /// The store that the connection leads to.
+    pub(super) node: NodeId,
+    /// Keeps redirections from the client, where the store is a cluster's node.
+    guard: RefCell<Option<RedirectGuard>>,
     /// The requests that are not answered.
     pub(super) outstanding: RefCell<DedicatedWrites<Sent>>,
     /// Permits that they hold.
@@ -72,10 +80,13 @@ pub(super) struct Sent {
 }
 
 impl<'a, W: Wire> Exchange<'a, W> {
-    pub(super) fn new(client: &'a Rc<Session<W>>, service: &'a Service<W>) -> Self {
+    pub(super) fn new(client: &'a Rc<Session<W>>, service: &'a Service<W>, node: NodeId) -> Self {
+        let is_node = service.settings.cluster.is_some();
         Self {
             client,
             service,
+            node,
+            guard: RefCell::new(is_node.then(RedirectGuard::new)),
             outstanding: RefCell::new(DedicatedWrites::new()),
             permits: Cell::new(0),
             last_progress: Cell::new(Nanos::ZERO),
@@ -126,6 +137,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
                 Ok(0) => return CloseCause::ClientLeft,
                 Ok(read) => read,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == ErrorKind::InvalidData => return CloseCause::StoreFailed,
                 Err(_) => return CloseCause::ClientLeft,
             };
             if self.outstanding.borrow().has_lost_count() {
@@ -148,6 +160,9 @@ impl<'a, W: Wire> Exchange<'a, W> {
     fn read_replies(&self, from_store: &StoreSocket) -> std::io::Result<usize> {
         let output = &mut self.client.conversation.borrow_mut().replies.output;
         let len = output.fill(CHUNK, |bytes| from_store.try_read_buf(bytes))?;
+        if let Some(guard) = &mut *self.guard.borrow_mut() {
+            self.conceal_redirections(guard, output, len)?;
+        }
         let now = clock::monotonic();
         self.last_progress.set(now);
         self.subscribed.set(None);
@@ -160,6 +175,33 @@ impl<'a, W: Wire> Exchange<'a, W> {
         self.client.awaits_store.set(outstanding.awaits_store());
         self.client.set_outstanding(outstanding.len());
         Ok(len)
+    }
+
+    /// Follows the redirections in the last `len` bytes of what a client gets, and writes `TRYAGAIN` over them.
+    #[cold]
+    fn conceal_redirections(
+        &self,
+        guard: &mut RedirectGuard,
+        output: &mut Buffer,
+        len: usize,
+    ) -> std::io::Result<()> {
+        let from = output.len() - len;
+        let found = guard.find(&output.bytes()[from..]);
+        let Ok(places) = found else {
+            output.truncate(from);
+            return Err(ErrorKind::InvalidData.into());
+        };
+        for place in places {
+            let error = &mut output.bytes_mut()[from..][place];
+            self.service.metrics.count(Event::Redirected);
+            self.service.metrics.count(Event::RedirectFailed);
+            if let Some(cluster) = &self.service.settings.cluster {
+                // Where it leads is the map's business; the client is told to try again.
+                let _ = self.service.follow_map(cluster, self.node, error);
+            }
+            redirect_guard::conceal(error);
+        }
+        Ok(())
     }
 
     /// A piece of the reply to a request has come.
@@ -244,7 +286,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             }
             sleep(wait.max(MIN_WAIT).into()).await;
         }
-        service.lines().failed();
+        service.lines_to(self.node).failed();
         tracing::debug!(
             service = service.settings.name,
             "the store did not answer over a dedicated connection"

@@ -178,7 +178,7 @@ impl<W: Wire> Service<W> {
         let has_all = usage.is_some_and(|usage| !usage.has_room()) && !W::Session::changes_session(request);
         for refusal in [
             denied.map(|rule| Refusal::by(Reason::Unsupported, rule)),
-            (decoded.target == Target::Nowhere).then_some(Refusal::by(Reason::Unsupported, Rule::Backends)),
+            self.refused_by_stores(decoded.target).map(|rule| Refusal::by(Reason::Unsupported, rule)),
             has_all.then_some(Refusal::of(Reason::Limit)),
             self.is_too_long(request, bytes).then_some(Refusal::by(Reason::TooLarge, Rule::Size)),
         ] {
@@ -212,7 +212,7 @@ impl<W: Wire> Service<W> {
         if self.settings.stores.len() > 1 {
             explained.notes.push(match target {
                 Target::One(node) => format!("it goes to {}", self.settings.address(node)),
-                Target::Several | Target::Nowhere => {
+                Target::Several | Target::Nowhere | Target::CrossSlot => {
                     "its keys are at several stores: each gets a request for its own".to_owned()
                 }
             });

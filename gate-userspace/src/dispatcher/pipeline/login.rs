@@ -40,9 +40,11 @@ impl<W: Wire> Service<W> {
         request: &Secret,
         kinds: &[u8],
     ) -> Result<Vec<u8>, StoreError> {
-        let mut line = self.lines().take(&self.settings, set_up_as).await?;
-        let answer = self.lines().admit(line.ask(&self.settings, request.bytes(), kinds)).await?;
-        self.lines().keep(line);
+        // The same one to the end.
+        let lines = self.lines();
+        let mut line = lines.take(&self.settings, set_up_as).await?;
+        let answer = lines.admit(line.ask(&self.settings, request.bytes(), kinds)).await?;
+        lines.keep(line);
         Ok(answer)
     }
 }
@@ -165,9 +167,10 @@ impl<W: Wire> Session<W> {
     pub(crate) async fn verifies(&self, login_request: &LoginRequest, service: &Service<W>) -> bool {
         let Some(login) = &login_request.login else { return true };
         let claimed = Identity { login: Some(Rc::clone(login)), ..Identity::default() };
-        let line = service.lines().take(&service.settings, Some(&claimed)).await;
+        let lines = service.lines();
+        let line = lines.take(&service.settings, Some(&claimed)).await;
         line.is_ok_and(|line| {
-            service.lines().keep(line);
+            lines.keep(line);
             true
         })
     }

@@ -14,6 +14,7 @@ use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::dispatcher::clients::replies::Replies;
+use crate::dispatcher::cluster::Cluster;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
@@ -21,7 +22,8 @@ use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, SeqNo, T
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::wire::{Part, Placed, Wire};
-use crate::protocol::Refusal;
+use crate::policy::placement;
+use crate::protocol::{Refusal, Rule};
 
 /// The parts of a request that has been sent to several stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,9 @@ impl<W: Wire> Service<W> {
         if stores == 1 {
             return Target::One(NodeId::FIRST);
         }
+        if let Some(cluster) = &self.settings.cluster {
+            return self.target_in_cluster(cluster, client, request, bytes, now);
+        }
         match W::placed(request) {
             Placed::AtKeys { splits } => {
                 let mut nodes = W::keys(request, bytes).map(|key| self.settings.node_of(key));
@@ -54,13 +59,75 @@ impl<W: Wire> Service<W> {
                     Some(_) | None => Target::Nowhere,
                 }
             }
-            Placed::Anywhere => {
-                let mut nodes = NodeId::all(stores);
-                let up = nodes.find(|node| !client.store(*node).is_down(now));
-                Target::One(up.unwrap_or(NodeId::FIRST))
-            }
+            Placed::Anywhere => Target::One(self.any_node(client, now)),
             Placed::Nowhere => Target::Nowhere,
         }
+    }
+
+    /// The node of a cluster that answers a request. What is about a slot whose node is not known may be asked of any, which says
+    /// where it is, or that nobody has it.
+    #[inline]
+    fn target_in_cluster(
+        &self,
+        cluster: &Cluster,
+        client: &Session<W>,
+        request: &W::Request,
+        bytes: &[u8],
+        now: Nanos,
+    ) -> Target {
+        match node_in_cluster::<W>(cluster, request, bytes) {
+            Ok(Some(node)) => Target::One(node),
+            Ok(None) => Target::One(self.any_node(client, now)),
+            Err(target) => target,
+        }
+    }
+
+    /// The rule by which a request cannot be asked on a connection to this node: its keys are at others, or it is no node's alone.
+    pub(super) fn refused_at(&self, node: NodeId, request: &W::Request, bytes: &[u8]) -> Option<Rule> {
+        match node_in_cluster::<W>(self.settings.cluster.as_ref()?, request, bytes) {
+            Ok(Some(other)) if other != node => Some(Rule::CrossSlot),
+            Ok(_) => None,
+            Err(Target::CrossSlot) => Some(Rule::CrossSlot),
+            Err(_) => Some(Rule::Cluster),
+        }
+    }
+
+    /// True if a request can be asked of this node.
+    pub(super) fn may_ask(&self, node: NodeId, request: &W::Request, bytes: &[u8]) -> bool {
+        self.refused_at(node, request, bytes).is_none()
+    }
+
+    /// The rule by which a request is refused that goes to no store.
+    pub(super) fn refused_by_stores(&self, target: Target) -> Option<Rule> {
+        match target {
+            Target::One(_) | Target::Several => None,
+            Target::CrossSlot => Some(Rule::CrossSlot),
+            Target::Nowhere if self.settings.cluster.is_some() => Some(Rule::Cluster),
+            Target::Nowhere => Some(Rule::Backends),
+        }
+    }
+
+    /// A store that is up, for what any answers; the first if none is.
+    pub(super) fn any_node(&self, client: &Session<W>, now: Nanos) -> NodeId {
+        let mut nodes = NodeId::all(client.pool().used());
+        let up = nodes.find(|node| !client.store(*node).is_down(now));
+        up.unwrap_or(NodeId::FIRST)
+    }
+
+    /// True if a client must have all its replies before this request: the node of a slot has changed since it sent what is
+    /// outstanding, and this would overtake it.
+    #[inline]
+    pub(super) fn must_wait_for_slots(&self, client: &Session<W>, replies: &Replies) -> bool {
+        let Some(cluster) = &self.settings.cluster else { return false };
+        let epoch = cluster.epoch();
+        let is_same = client.slots_epoch.replace(epoch) == epoch && epoch.is_multiple_of(2);
+        let waits = !is_same && replies.outstanding() > 0;
+        if waits {
+            // It looks again with nothing outstanding.
+            client.slots_epoch.set(EPOCH_IN_DOUBT);
+            client.awaits_lane.set(true);
+        }
+        waits
     }
 
     /// Sends a request to several stores. It has been charged and admitted as one.
@@ -118,6 +185,7 @@ impl<W: Wire> Service<W> {
                         charged: of_part(&mut charged, place),
                         features: CostFeatures::of::<W>(&request),
                         silent: false,
+                        redirects: 0,
                         cache_role: CacheRole::None,
                     };
                     self.pass_on(in_flight, &request, bytes, has_permit, now);
@@ -194,6 +262,40 @@ impl<W: Wire> Service<W> {
         }
     }
 }
+
+/// The node of a cluster that alone answers a request; `None` if any does.
+///
+/// # Errors
+///
+/// If no node alone does.
+#[inline]
+fn node_in_cluster<W: Wire>(
+    cluster: &Cluster,
+    request: &W::Request,
+    bytes: &[u8],
+) -> Result<Option<NodeId>, Target> {
+    let slot = match W::placed(request) {
+        Placed::AtKeys { .. } => {
+            let mut slots = W::keys(request, bytes).map(placement::slot);
+            let first = slots.next();
+            if slots.any(|slot| Some(slot) != first) {
+                return Err(Target::CrossSlot);
+            }
+            first
+        }
+        Placed::Anywhere => W::slot(request, bytes),
+        Placed::Nowhere => return Err(Target::Nowhere),
+    };
+    let Some(slot) = slot else { return Ok(None) };
+    let node = cluster.node_of(slot);
+    if node.is_none() {
+        cluster.ask_refresh();
+    }
+    Ok(node)
+}
+
+/// No cluster's epoch.
+const EPOCH_IN_DOUBT: u64 = u64::MAX;
 
 /// Ends the reply of a part without a value.
 fn end_part<W: Wire>(replies: &mut Replies, seq: SeqNo, part: Part) {

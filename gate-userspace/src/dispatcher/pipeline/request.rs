@@ -42,7 +42,7 @@ impl<W: Wire> Service<W> {
         let (tenant, denied) = client.tenant_for(request, bytes);
         let target = self.target(client, request, bytes, now);
         let decoded = Decoded { client, tenant, slot, request, bytes, target };
-        if self.hot.must_wait_for_flight(decoded) {
+        if self.must_wait_for_slots(client, replies) || self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
         }
         if let Some(refusal) = client.refused_with_earlier(request) {
@@ -55,7 +55,10 @@ impl<W: Wire> Service<W> {
         }
         self.metrics.count(Event::Request);
         let verdict = self.check_limits(decoded, denied, replies.outstanding());
-        let verdict = verdict.and_then(|()| self.admit(decoded, route, now));
+        let verdict = verdict.and_then(|()| match self.presents(decoded) {
+            true => self.admit_presented(decoded, now).map(|()| Verdict::Presented),
+            false => self.admit(decoded, route, now),
+        });
         let verdict = verdict.map_err(|refusal| self.refusal_before_login(refusal));
         self.sample_verdict(decoded, verdict.as_ref().err(), now);
         match &verdict {
@@ -65,7 +68,8 @@ impl<W: Wire> Service<W> {
             }
             Ok(Verdict::Login) => return NextStep::Switch(ConnectionMode::Login),
             Ok(Verdict::Dedicated) => return NextStep::Switch(ConnectionMode::Dedicated),
-            Ok(Verdict::Sent | Verdict::SentInParts(_) | Verdict::Quit | Verdict::GateStats) | Err(_) => {}
+            Ok(Verdict::Sent | Verdict::SentInParts(_) | Verdict::Quit) | Err(_) => {}
+            Ok(Verdict::GateStats | Verdict::Presented) => {}
         }
         let streams_body = W::is_streamed(request) && matches!(verdict, Ok(Verdict::Sent));
         let seq = replies.open();
@@ -78,6 +82,7 @@ impl<W: Wire> Service<W> {
                 replies.whole(seq);
                 return NextStep::Close;
             }
+            Ok(Verdict::Presented) => self.reply_presented(decoded, replies),
             Ok(Verdict::GateStats) => {
                 self.reply(
                     client,
@@ -167,10 +172,10 @@ impl<W: Wire> Service<W> {
         {
             return Err(Refusal::by(Reason::Unsupported, rule));
         }
-        if decoded.target == Target::Nowhere {
+        if let Some(rule) = self.refused_by_stores(decoded.target) {
             // Where refusals are only counted it is refused all the same: there is no store to pass it on to.
             self.refuses(client, tenant, Reason::Unsupported);
-            return Err(Refusal::by(Reason::Unsupported, Rule::Backends));
+            return Err(Refusal::by(Reason::Unsupported, rule));
         }
         // The client sends nothing more to the store until a session command is answered.
         let has_quota = client.has_request_quota(outstanding) || W::Session::changes_session(request);
@@ -243,7 +248,7 @@ impl<W: Wire> Service<W> {
 
     /// Classifies and charges a request.
     #[inline(always)]
-    fn charge(
+    pub(super) fn charge(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
         ledger: &mut Ledger,
@@ -320,6 +325,7 @@ impl<W: Wire> Service<W> {
             charged,
             features: CostFeatures::of::<W>(request),
             silent: W::wants_no_reply(request),
+            redirects: 0,
             cache_role,
         };
         self.pass_on(in_flight, request, bytes, has_permit, now);
@@ -339,7 +345,8 @@ impl<W: Wire> Service<W> {
         if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
             self.admission.admit(ledger, &charged, now)?;
         }
-        self.reserve_dedicated(client).map_err(|refusal| self.admission.refuse(ledger, &charged, refusal))?;
+        self.reserve_dedicated(client, decoded.target.node())
+            .map_err(|refusal| self.admission.refuse(ledger, &charged, refusal))?;
         *client.first_dedicated.borrow_mut() = Some(charged);
         client.awaits_replicas.set(W::Session::awaits_replicas(request));
         Ok(Verdict::Dedicated)
@@ -433,6 +440,8 @@ enum Verdict {
     Hit(Rc<[u8]>),
     Quit,
     GateStats,
+    /// Answered as by the one node of a cluster.
+    Presented,
     Login,
     /// To be sent over a dedicated connection.
     Dedicated,

@@ -7,8 +7,10 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use super::queue_item::QueueItem;
+use super::redirected_request::RedirectedRequest;
 use super::senders::Senders;
 use super::streamed_request::StreamedRequest;
+use crate::clock;
 use crate::dispatcher::admission::Admission;
 use crate::dispatcher::clients::SharedBounds;
 use crate::dispatcher::clients::client::Client;
@@ -27,7 +29,7 @@ use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::idle_connections::IdleConnections;
-use crate::dispatcher::stores::pool::{Pool, Pools};
+use crate::dispatcher::stores::pool::{Pool, PoolSize, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::tls::turns::Turns;
@@ -63,6 +65,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
     /// The step that each request passes before it goes to the store.
     pub(crate) admission: Admission<QueueItem<W, Session<W>>>,
+    /// Requests that nodes of a cluster have sent to others.
+    pub(super) redirected: RefCell<Vec<RedirectedRequest<Session<W>>>>,
     /// The requests to each store that a client's is being split into.
     pub(super) part_buffers: RefCell<Vec<Vec<u8>>>,
     /// The cache of hot keys.
@@ -112,6 +116,8 @@ pub(crate) struct Session<W: Wire> {
     /// The connection that its requests take. It stays the same while any is outstanding, so that the store receives them
     /// in their order.
     pub(super) connection_index: Cell<usize>,
+    /// The epoch of its cluster's slots when it sent a request last.
+    pub(super) slots_epoch: Cell<u64>,
     /// A request that may go to the store, whose body is still to be read.
     pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
     /// The charge of the request that it gets a dedicated connection for.
@@ -133,7 +139,8 @@ impl<W: Wire> Service<W> {
         let stores = settings.stores.len();
         let lines = |node| IdleConnections::new(node, W::Session::HAS_USERS);
         let lines = NodeId::all(stores).map(lines).collect();
-        let size = (stores, settings.connections);
+        let are_nodes = settings.cluster.is_some();
+        let size = PoolSize { stores, connections: settings.connections, are_nodes };
         let pools = Pools::new(settings.backend.max_pools, size, Arc::clone(&hot.scopes));
         let hot = HotCache::new(&settings, hot, number, Arc::clone(&metrics));
         let pending_writes = RefCell::default();
@@ -167,6 +174,7 @@ impl<W: Wire> Service<W> {
             hot,
             pools,
             lines,
+            redirected: RefCell::default(),
             part_buffers: RefCell::new(vec![Vec::new(); stores]),
             metrics,
             service_metrics,
@@ -186,9 +194,26 @@ impl<W: Wire> Service<W> {
         })
     }
 
-    /// The store connections of logins and dedicated clients: protocols that have these have one store.
+    /// The store connections of logins and dedicated clients, where that is of no matter: to the only store, or to a node of a
+    /// cluster that is up.
     pub(crate) fn lines(&self) -> &IdleConnections {
-        self.lines_to(NodeId::FIRST)
+        self.lines_to(self.login_node())
+    }
+
+    /// The store that is asked about logins.
+    pub(crate) fn login_node(&self) -> NodeId {
+        if self.settings.cluster.is_none() {
+            return NodeId::FIRST;
+        }
+        let first = self.pools.first();
+        let now = clock::monotonic();
+        let mut nodes = NodeId::all(first.used());
+        nodes.find(|node| !first.store(*node, 0).is_down(now)).unwrap_or(NodeId::FIRST)
+    }
+
+    /// Forgets the connections that are kept, to all stores.
+    pub(crate) fn clear_lines(&self) {
+        self.lines.iter().for_each(IdleConnections::clear);
     }
 
     /// The store connections of streamed requests to a store.

@@ -81,6 +81,7 @@ impl<W: Wire> Session<W> {
             client: Client::new(sink, source, parts),
             pool: RefCell::new(service.pools.first()),
             connection_index: Cell::new(0),
+            slots_epoch: Cell::new(0),
             streaming: RefCell::new(None),
             first_dedicated: RefCell::new(None),
             dedicated_slots: RefCell::new(None),

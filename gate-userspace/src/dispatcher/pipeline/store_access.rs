@@ -57,7 +57,7 @@ pub(crate) async fn watch<W: Wire>(service: Rc<Service<W>>) {
 /// Takes note of what has been seen. To be called often, in each thread.
 pub(crate) fn follow<W: Wire>(service: &Rc<Service<W>>) {
     if service.pools.follow_access(service) {
-        service.lines().clear();
+        service.clear_lines();
     }
 }
 

@@ -318,6 +318,20 @@ impl<W: Wire> BodyStream<'_, W> {
                 streamed.request.features.reply_begins::<W>(&self.received.bytes()[..answer.give]);
             }
             self.answered += answer.len;
+            if let Some(cluster) = &self.service.settings.cluster
+                && !reply_started
+                && W::Link::is_redirection(&answer)
+            {
+                // Its body has gone by.
+                self.service.metrics.count(Event::Redirected);
+                self.service.metrics.count(Event::RedirectFailed);
+                let error = &self.received.bytes()[..answer.len];
+                let from = streamed.request.node;
+                let reply = self.service.follow_map(cluster, from, error).err().unwrap_or(W::AGAIN);
+                self.write_client(0, reply).await?;
+                self.received.consume(answer.len);
+                return Ok(());
+            }
             reply_started |= answer.give > 0 || !answer.add.is_empty();
             self.write_client(answer.give, answer.add).await?;
             self.received.consume(answer.len);

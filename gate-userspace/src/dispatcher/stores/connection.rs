@@ -50,10 +50,11 @@ pub(crate) struct StoreConnection<E: StoreEvents> {
 }
 
 impl<E: StoreEvents> StoreConnection<E> {
-    pub(crate) fn new(node: NodeId, health: Health) -> Self {
+    /// One to a store, or to a cluster's node, if `is_node`.
+    pub(crate) fn new(node: NodeId, health: Health, is_node: bool) -> Self {
         Self {
             node,
-            state: RefCell::new(Outstanding::new(health)),
+            state: RefCell::new(Outstanding::new(health, is_node)),
             socket: RefCell::default(),
             waker: RefCell::new(None),
             overdue: Cell::new(false),
@@ -155,6 +156,13 @@ impl<E: StoreEvents> StoreConnection<E> {
         // Connections in a row that the store has closed before it had answered a request.
         let mut lost = 0;
         loop {
+            if !events.settings().store(self.node).is_wanted() {
+                self.fail(&*events, clock::monotonic());
+                events.left(self.node);
+                events.flush();
+                events.settings().store(self.node).wanted().await;
+                self.state.borrow_mut().health.retry();
+            }
             let error = match self.connect(&pool, &*events).await {
                 Ok(socket) => {
                     let socket = Rc::new(socket);
@@ -267,7 +275,11 @@ impl<E: StoreEvents> StoreConnection<E> {
             let has_all = has_all_permissions(&rights);
             // A user without the right to ask gets an error, which leaves the mode as it was.
             if let Some(in_cluster) = connection.is_in_cluster(settings).await? {
-                events.set_in_cluster(in_cluster);
+                match (settings.cluster.is_some(), in_cluster) {
+                    (true, true) => {}
+                    (true, false) => return Err(StoreError::NoCluster),
+                    (false, _) => events.set_in_cluster(in_cluster),
+                }
             }
             if events.is_in_cluster() {
                 return Err(StoreError::Cluster);

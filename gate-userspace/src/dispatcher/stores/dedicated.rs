@@ -1,6 +1,7 @@
 //! A connection to the store that is set up for one client, and asked one thing at a time.
 
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::dispatcher::settings::Settings;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_place::Stream;
 use crate::dispatcher::wire::MalformedReply;
+use crate::protocol::resp::cluster::{self, Shard};
 use crate::protocol::resp::{Kind, Part, Replies, error_code};
 
 /// A connection that nobody shares yet.
@@ -50,13 +52,15 @@ impl DedicatedConnection {
             let mut connection = Self::open(settings, node, identity).await?;
             match settings.protocol {
                 // No shared connection may have asked yet, and the store's name may have moved since one did.
-                Protocol::Resp if connection.is_in_cluster(settings).await? == Some(true) => {
-                    return Err(StoreError::Cluster);
-                }
+                Protocol::Resp => match (connection.is_in_cluster(settings).await?, &settings.cluster) {
+                    (Some(true), None) => return Err(StoreError::Cluster),
+                    (Some(false), Some(_)) => return Err(StoreError::NoCluster),
+                    (None, _) | (Some(true), Some(_)) | (Some(false), None) => {}
+                },
                 Protocol::Memcached if !connection.has_answered => {
                     connection.ask_line(settings, b"version\r\n").await?;
                 }
-                Protocol::Memcached | Protocol::Resp | Protocol::Opaque | Protocol::Http => {}
+                Protocol::Memcached | Protocol::Opaque | Protocol::Http => {}
             }
             Ok(connection)
         };
@@ -72,6 +76,29 @@ impl DedicatedConnection {
         let info = self.ask(settings, b"INFO cluster\r\n", BULK).await?;
         let says = |words: &[u8]| memchr::memmem::find(&info, words).is_some();
         Ok(says(b"cluster_enabled:").then(|| says(b"cluster_enabled:1")))
+    }
+
+    /// The slots that it says its cluster has, by the newer way to ask or the older; and the address that says so.
+    ///
+    /// # Errors
+    ///
+    /// As [`DedicatedConnection::ask`]; [`StoreError::BadSlots`] if they cannot be used.
+    pub(crate) async fn shards(
+        &mut self,
+        settings: &Settings,
+    ) -> Result<(Vec<Shard>, Option<IpAddr>), StoreError> {
+        self.replies = Replies::new(LONGEST_SLOTS);
+        let mut reply = self.ask(settings, b"CLUSTER SHARDS\r\n", HASH).await?;
+        if reply.starts_with(b"-ERR") {
+            reply = self.ask(settings, b"CLUSTER SLOTS\r\n", HASH).await?;
+        }
+        if error_code(&reply).is_some() {
+            let said = String::from_utf8_lossy(&reply).trim_end().to_owned();
+            return Err(StoreError::BadSlots(said));
+        }
+        let shards = cluster::shards(&reply).map_err(|error| StoreError::BadSlots(error.to_string()))?;
+        let from = self.socket.endpoint().ok().and_then(|endpoint| endpoint.ip());
+        Ok((shards, from))
     }
 
     /// A new connection of a client that is `identity`; with `None` as the store has it before any greeting.
@@ -407,3 +434,5 @@ const LONGEST_PROBE_ANSWER: usize = 1 << 10;
 const RESET: &[u8] = b"RESET\r\n";
 /// Answers to what is asked here are short.
 const LONGEST: usize = 64 << 10;
+/// 16,384 slots, each of another node than the one before.
+const LONGEST_SLOTS: usize = 8 << 20;

@@ -45,6 +45,12 @@ pub(crate) enum StoreError {
     /// The store is in cluster mode: it would send clients to its other nodes, past gate.
     #[error("the store is in cluster mode, which gate does not support")]
     Cluster,
+    /// The store is not in cluster mode, as it should be.
+    #[error("the store is not in cluster mode, and the service has cluster = \"on\"")]
+    NoCluster,
+    /// The slots that a node of a cluster says cannot be used.
+    #[error("the slots that it says cannot be used: {0}")]
+    BadSlots(String),
     /// The store's name has never been resolved.
     #[error("the store's name cannot be resolved")]
     Unresolved,
@@ -78,6 +84,8 @@ impl StoreError {
             | Self::Refused(_)
             | Self::Password(_)
             | Self::Cluster
+            | Self::NoCluster
+            | Self::BadSlots(_)
             | Self::Unresolved
             | Self::Moved
             | Self::Limit
@@ -98,6 +106,8 @@ impl StoreError {
             | Self::Unhealthy(_)
             | Self::Password(_)
             | Self::Cluster
+            | Self::NoCluster
+            | Self::BadSlots(_)
             | Self::Unresolved
             | Self::Moved
             | Self::Limit
@@ -120,6 +130,8 @@ impl StoreError {
             | Self::Refused(_)
             | Self::Password(_)
             | Self::Cluster
+            | Self::NoCluster
+            | Self::BadSlots(_)
             | Self::Unresolved
             | Self::Moved
             | Self::Unasked => Refusal::of(Reason::StoreDown),

@@ -52,6 +52,19 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// There will be no reply to a request, or no more of it.
     fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>);
 
+    /// A node of a cluster sends a request, which it has not run, to another. `bytes` are all of the request; `None` if they were not
+    /// kept.
+    fn redirected(
+        &self,
+        request: Self::InFlight,
+        error: &[u8],
+        bytes: Option<&[u8]>,
+        progress: ReplyProgress,
+    );
+
+    /// A node of a cluster does not serve a slot now: `-CLUSTERDOWN`, `-TRYAGAIN`.
+    fn note_cluster_error(&self, error: &[u8]);
+
     /// True if the client that a request belongs to has not read its earlier replies, so that more should wait at the
     /// store. `is_paused` is true if it does.
     fn is_held_up(&self, request: &Self::InFlight, is_paused: bool) -> bool;
@@ -73,6 +86,9 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
 
     /// A connection to a store has ended.
     fn disconnected(&self, node: NodeId);
+
+    /// A store is none of the service's any more.
+    fn left(&self, node: NodeId);
 
     /// A connection ended, and nothing is wrong with the store: another one is made at once.
     fn connection_lost(&self, error: &StoreError);
@@ -144,6 +160,8 @@ pub(crate) enum Failure<'w> {
     Uncertain,
     /// The store no longer accepts the pool's user: its error.
     UserRefused(&'w [u8]),
+    /// The nodes of a cluster send the request on to each other, and gate follows no more. It has not run.
+    Astray(&'static [u8]),
 }
 
 /// A request that is sent right behind another, whose result it needs.

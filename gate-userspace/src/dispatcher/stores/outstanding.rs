@@ -23,8 +23,11 @@ pub(crate) struct Outstanding<E: StoreEvents> {
     pub(crate) out: Buffer,
     /// The bytes in it that are of requests which count as sent.
     begun: usize,
-    /// The reads among the waiting requests, which can be sent again.
+    /// The reads among the waiting requests, which can be sent again; of a cluster's node the writes as well, which may have to be
+    /// sent to another.
     reads: Buffer,
+    /// True if the store is a cluster's node.
+    is_node: bool,
     /// The requests without a complete reply, sent or only gathered.
     pub(crate) waiting: VecDeque<Unanswered<E>>,
     /// The number of them that have been sent.
@@ -61,6 +64,8 @@ pub(crate) struct Unanswered<E: StoreEvents> {
     /// Its length as it is sent.
     len: u32,
     repeat: Repeat,
+    /// True if its bytes are among [`Outstanding::reads`].
+    is_kept: bool,
     /// Set if it may occupy the store for everyone.
     slow: Option<SlowWork>,
 }
@@ -70,7 +75,7 @@ pub(crate) struct Unanswered<E: StoreEvents> {
 enum Repeat {
     /// Fails: it may have run, and must not run twice, or it has been sent twice.
     Never,
-    /// Sent again, once: it only reads. It is among [`Outstanding::reads`].
+    /// Sent again, once: it only reads, and is kept.
     Once,
 }
 
@@ -81,23 +86,24 @@ impl<E: StoreEvents> Unanswered<E> {
         expect: Expect<E>,
         since: Nanos,
         (is_slow, hands_over): (bool, bool),
-        (len, repeat): (u32, Repeat),
+        (len, repeat, is_kept): (u32, Repeat, bool),
         slow: Option<SlowWork>,
     ) -> Self {
-        Self { in_flight, expect, since, is_slow, hands_over, is_paused: false, len, repeat, slow }
+        Self { in_flight, expect, since, is_slow, hands_over, is_paused: false, len, repeat, is_kept, slow }
     }
 }
 
 type Expect<E> = <<<E as StoreEvents>::Wire as Codec>::Link as Link>::Expect;
 
 impl<E: StoreEvents> Outstanding<E> {
-    pub(crate) fn new(health: Health) -> Self {
+    pub(crate) fn new(health: Health, is_node: bool) -> Self {
         Self {
             health,
             link: Default::default(),
             out: Buffer::default(),
             begun: 0,
             reads: Buffer::default(),
+            is_node,
             waiting: VecDeque::new(),
             sent: 0,
             blocked: false,
@@ -133,17 +139,22 @@ impl<E: StoreEvents> Outstanding<E> {
 
     /// Adds a request's bytes to those gathered.
     #[inline]
-    fn encode(&mut self, request: &<E::Wire as Codec>::Request, bytes: &[u8]) -> (Expect<E>, (u32, Repeat)) {
+    fn encode(
+        &mut self,
+        request: &<E::Wire as Codec>::Request,
+        bytes: &[u8],
+    ) -> (Expect<E>, (u32, Repeat, bool)) {
         let expect = self.link.encode(request, bytes, &mut self.out);
         if !<<E::Wire as Codec>::Link as Link>::REPEATS {
-            return (expect, (0, Repeat::Never));
+            return (expect, (0, Repeat::Never, false));
         }
         let only_reads = E::Wire::meta(request).access == Access::Read && bytes.len() <= LONGEST_READ;
         let repeats = only_reads && self.reads.len() < MOST_READS;
-        if repeats {
+        let is_kept = repeats || self.is_node && self.reads.len() < MOST_KEPT;
+        if is_kept {
             self.reads.push(bytes);
         }
-        (expect, (bytes.len() as u32, if repeats { Repeat::Once } else { Repeat::Never }))
+        (expect, (bytes.len() as u32, if repeats { Repeat::Once } else { Repeat::Never }, is_kept))
     }
 
     /// Writes what is gathered, as far as the socket takes it.
@@ -183,6 +194,15 @@ impl<E: StoreEvents> Outstanding<E> {
                 return Ok(taken);
             }
             let is_first = !self.reply_started;
+            if self.is_node && is_first && rest[0] == b'-' {
+                let error = &rest[..answer.len];
+                if <<E::Wire as Codec>::Link as Link>::is_redirection(&answer) {
+                    self.redirect(events, error);
+                    taken += answer.len;
+                    continue;
+                }
+                events.note_cluster_error(error);
+            }
             events.reply_part(&mut front.in_flight, ReplyPart { input: rest, answer, is_first });
             self.reply_started |= answer.give > 0 || !answer.add.is_empty();
             taken += answer.len;
@@ -200,7 +220,7 @@ impl<E: StoreEvents> Outstanding<E> {
                 if let Some(slow) = front.slow.take() {
                     slow.over(now);
                 }
-                if front.repeat == Repeat::Once {
+                if front.is_kept {
                     self.reads.consume(front.len as usize);
                 }
                 let result = events.reply_end(&mut self.observations, &mut front.in_flight, timing);
@@ -209,6 +229,26 @@ impl<E: StoreEvents> Outstanding<E> {
                     events.hand_over(&mut next.in_flight, result);
                 }
             }
+        }
+    }
+
+    /// Takes out the first request: a node of a cluster sends it to another by this error, which is all of its reply.
+    #[cold]
+    fn redirect(&mut self, events: &E, error: &[u8]) {
+        let Some(front) = self.waiting.pop_front() else { return };
+        self.received = 0;
+        self.sent -= 1;
+        self.health.answered();
+        self.slow -= usize::from(front.is_slow);
+        if let Some(slow) = front.slow {
+            slow.over(self.last_read);
+        }
+        let len = front.len as usize;
+        let bytes = front.is_kept.then(|| &self.reads.bytes()[..len]);
+        let progress = ReplyProgress { is_started: false, is_paused: front.is_paused };
+        events.redirected(front.in_flight, error, bytes, progress);
+        if front.is_kept {
+            self.reads.consume(len);
         }
     }
 
@@ -244,10 +284,10 @@ impl<E: StoreEvents> Outstanding<E> {
         let mut at_unsent = 0;
         for ((index, mut waiting), repeats) in waiting.into_iter().enumerate().zip(repeated) {
             let len = waiting.len as usize;
-            let is_read = waiting.repeat == Repeat::Once;
+            let is_kept = waiting.is_kept;
             let bytes =
-                if is_read { &reads.bytes()[at_read..] } else { &unsent[at_unsent.min(unsent.len())..] };
-            at_read += if is_read { len } else { 0 };
+                if is_kept { &reads.bytes()[at_read..] } else { &unsent[at_unsent.min(unsent.len())..] };
+            at_read += if is_kept { len } else { 0 };
             at_unsent += if index >= sent { len } else { 0 };
             let progress =
                 ReplyProgress { is_started: std::mem::take(&mut is_started), is_paused: waiting.is_paused };
@@ -258,7 +298,9 @@ impl<E: StoreEvents> Outstanding<E> {
             self.out.push(&bytes[..len]);
             if index < sent {
                 waiting.repeat = Repeat::Never;
-            } else if is_read {
+                waiting.is_kept = self.is_node;
+            }
+            if waiting.is_kept {
                 self.reads.push(&bytes[..len]);
             }
             self.slow += usize::from(waiting.is_slow);
@@ -314,3 +356,5 @@ fn may_repeat<E: StoreEvents>(
 /// The longest read that is kept to be sent again, and the bytes of all, about.
 const LONGEST_READ: usize = 4 << 10;
 const MOST_READS: usize = 256 << 10;
+/// The bytes of requests to a cluster's node that are kept; what is not kept follows no redirection.
+const MOST_KEPT: usize = 4 << 20;

@@ -22,6 +22,8 @@ use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::SilenceLimits;
 use crate::dispatcher::wire::{SessionState, Wire};
 
+mod start;
+
 /// Some connections to the store, over which many clients' requests go.
 #[derive(Debug)]
 pub(crate) struct Pool<E: StoreEvents> {
@@ -30,15 +32,19 @@ pub(crate) struct Pool<E: StoreEvents> {
     stores: Vec<Rc<StoreConnection<E>>>,
     /// The number of connections to each store.
     lanes: usize,
+    /// The number of stores, the first, that there are or have been.
+    used: Cell<usize>,
     tasks: RefCell<Vec<AbortHandle>>,
     unused_since: Cell<Option<Nanos>>,
 }
 
 impl<E: StoreEvents> Pool<E> {
     /// A pool for so many stores, of so many connections to each, at least one.
-    fn new(scope: Scope, identity: Identity, (stores, connections): (usize, usize)) -> Rc<Self> {
+    fn new(scope: Scope, identity: Identity, size: PoolSize) -> Rc<Self> {
+        let PoolSize { stores, connections, are_nodes } = size;
         let lanes = connections.max(1);
-        let of_store = |node| (0..lanes).map(move |_| Rc::new(StoreConnection::new(node, Health::new())));
+        let connection = move |node| Rc::new(StoreConnection::new(node, Health::new(), are_nodes));
+        let of_store = |node| (0..lanes).map(move |_| connection(node));
         let stores = NodeId::all(stores).flat_map(of_store).collect();
         Rc::new(Self {
             identity: Rc::new(PoolIdentity {
@@ -48,17 +54,11 @@ impl<E: StoreEvents> Pool<E> {
             }),
             stores,
             lanes,
+            // Those of a cluster are found.
+            used: Cell::new(if are_nodes { 0 } else { size.stores }),
             tasks: RefCell::default(),
             unused_since: Cell::new(None),
         })
-    }
-
-    /// Connects, and keeps connected.
-    pub(crate) fn start(self: &Rc<Self>, events: &Rc<E>) {
-        for store in &self.stores {
-            let running = Rc::clone(store).run(Rc::downgrade(&self.identity), Rc::clone(events));
-            self.tasks.borrow_mut().push(tokio::task::spawn_local(running).abort_handle());
-        }
     }
 
     /// Gives up its connections.
@@ -72,9 +72,15 @@ impl<E: StoreEvents> Pool<E> {
         &self.identity
     }
 
-    /// All of them.
+    /// All of them that are in use.
     pub(crate) fn stores(&self) -> &[Rc<StoreConnection<E>>] {
-        &self.stores
+        &self.stores[..self.used.get() * self.lanes]
+    }
+
+    /// The number of stores that there are or have been.
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.used.get()
     }
 
     /// The lane for a client that has nothing on its way: the first with room, so that as much as possible goes out
@@ -96,12 +102,12 @@ impl<E: StoreEvents> Pool<E> {
     /// The connections of a lane, one to each store.
     #[inline]
     pub(crate) fn lane(&self, connection_index: usize) -> impl Iterator<Item = &Rc<StoreConnection<E>>> {
-        self.stores[connection_index..].iter().step_by(self.lanes)
+        self.stores().get(connection_index..).unwrap_or_default().iter().step_by(self.lanes)
     }
 
     /// True if none of its connections takes requests now.
     fn is_down(&self, now: Nanos) -> bool {
-        self.stores.iter().all(|store| store.accepts(now).is_err())
+        self.stores().iter().all(|store| store.accepts(now).is_err())
     }
 
     /// The lane for what is slow by kind.
@@ -134,13 +140,23 @@ pub(crate) struct Pools<E: StoreEvents> {
     closed: Cell<u64>,
     scopes: Arc<Scopes>,
     most: usize,
-    /// The number of stores, and of connections to each.
-    size: (usize, usize),
+    size: PoolSize,
+}
+
+/// The connections of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolSize {
+    /// The stores that there may be.
+    pub(crate) stores: usize,
+    /// The connections to each.
+    pub(crate) connections: usize,
+    /// True if they are nodes of a cluster, of which there are as many as it says.
+    pub(crate) are_nodes: bool,
 }
 
 impl<E: StoreEvents> Pools<E> {
-    /// At most so many pools, for so many stores and of so many connections to each.
-    pub(crate) fn new(most: usize, size: (usize, usize), scopes: Arc<Scopes>) -> Self {
+    /// At most so many pools of this size.
+    pub(crate) fn new(most: usize, size: PoolSize, scopes: Arc<Scopes>) -> Self {
         let first = Pool::new(Scopes::first(), Identity::default(), size);
         let all = RefCell::new(vec![first]);
         let former = RefCell::default();
@@ -307,6 +323,10 @@ mod tests {
 
         fn failed(&self, (): (), _: ReplyProgress, _: Failure<'_>) {}
 
+        fn redirected(&self, (): (), _: &[u8], _: Option<&[u8]>, _: ReplyProgress) {}
+
+        fn note_cluster_error(&self, _: &[u8]) {}
+
         fn is_held_up(&self, (): &(), _: bool) -> bool {
             match *self {}
         }
@@ -324,6 +344,8 @@ mod tests {
         fn connected(&self, _: NodeId) {}
 
         fn disconnected(&self, _: NodeId) {}
+
+        fn left(&self, _: NodeId) {}
 
         fn connection_lost(&self, _: &StoreError) {}
 
@@ -349,7 +371,7 @@ mod tests {
     }
 
     fn pools(most: usize, scopes: &Arc<Scopes>) -> Pools<Unstarted> {
-        Pools::new(most, (1, 1), Arc::clone(scopes))
+        Pools::new(most, PoolSize { stores: 1, connections: 1, are_nodes: false }, Arc::clone(scopes))
     }
 
     fn database(database: u32) -> Identity {

@@ -43,6 +43,15 @@ impl TlsSocket {
         Self { needs_end: true, ..self }
     }
 
+    /// The address of this side.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
     /// True if the other side has chosen this protocol in its handshake.
     pub(crate) fn speaks(&self, protocol: &[u8]) -> bool {
         self.tls.borrow().alpn_protocol() == Some(protocol)

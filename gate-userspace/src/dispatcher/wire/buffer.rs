@@ -23,6 +23,16 @@ impl Buffer {
         &self.bytes[self.head..]
     }
 
+    /// Its bytes, to be changed.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.head..]
+    }
+
+    /// Takes away what is behind the first `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(self.head + len);
+    }
+
     /// The number of bytes in it.
     #[inline]
     pub(crate) fn len(&self) -> usize {

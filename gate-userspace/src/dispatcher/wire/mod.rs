@@ -4,6 +4,7 @@
 //! [`memcached`]: gets merged and split again. [`resp`]: requests as they come. [`buffer`]: bytes on their way.
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
 
 use gate_common::units::Nanos;
 
@@ -14,6 +15,7 @@ use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
+use crate::protocol::resp::cluster::Redirection;
 use crate::protocol::{Class, Refusal, RequestMeta, Rule, Step};
 
 pub(super) mod buffer;
@@ -110,6 +112,43 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     fn part(_bytes: &[u8], _part: Part) -> Option<Self::Request> {
         None
     }
+
+    /// The redirection that an error of a cluster's node is.
+    fn redirection(_error: &[u8]) -> Option<Redirection<'_>> {
+        None
+    }
+
+    /// True if an error of a cluster's node says that it does not serve a slot.
+    fn is_slot_error(_error: &[u8]) -> bool {
+        false
+    }
+
+    /// The request that makes a cluster's node take the next request though its slot is another's.
+    const ASKING: &'static [u8] = b"";
+
+    /// The reply to a request that has not run, which another try may find where it is then.
+    const AGAIN: &'static [u8] = b"";
+
+    /// The slot of a cluster whose node alone can answer a request that names no key; `bytes` are all of it.
+    fn slot(_request: &Self::Request, _bytes: &[u8]) -> Option<usize> {
+        None
+    }
+
+    /// True if gate answers a request before a cluster, as the one node that it shows; `bytes` are all of it.
+    #[inline]
+    fn presents(_request: &Self::Request, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    /// True if it ends a transaction or a watch, of which there is none on a shared connection: gate answers it there before a
+    /// cluster, so that no client is bound to a node for it.
+    #[inline]
+    fn ends_nothing(_request: &Self::Request) -> bool {
+        false
+    }
+
+    /// Appends that answer.
+    fn present(_request: &Self::Request, _bytes: &[u8], _view: &ClusterView<'_>, _out: &mut Vec<u8>) {}
 
     /// The end of a reply whose last part got none.
     const END_OF_PARTS: &'static [u8] = b"";
@@ -209,6 +248,15 @@ pub(crate) trait SessionState<R> {
     /// The reply to a client whose transaction is refused as a whole.
     const ABORTED: &'static [u8] = b"";
 
+    /// True if it begins a transaction, and the store cannot but say so.
+    fn begins(_request: &R) -> bool {
+        false
+    }
+
+    /// A request that begins a transaction, and the store's answer.
+    const BEGIN: &'static [u8] = b"";
+    const BEGUN: &'static [u8] = b"";
+
     /// A request that makes the store reply as much.
     const ABORT: &'static [u8] = b"";
 
@@ -240,6 +288,19 @@ pub(crate) enum Part {
     Inner,
     /// The one with whose reply the client's ends.
     Last,
+}
+
+/// A cluster as its clients see it: one node that has all slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClusterView<'s> {
+    /// The service's name.
+    pub(crate) service: &'s str,
+    /// The address at which the client has reached gate.
+    pub(crate) address: SocketAddr,
+    /// True if the client speaks the third version of the protocol.
+    pub(crate) is_resp3: bool,
+    /// The slots whose node is known.
+    pub(crate) served: usize,
 }
 
 /// The stores that can answer a request, where several share the keys.
@@ -333,6 +394,12 @@ pub(crate) trait Link: Debug + Default {
     ///
     /// [`MalformedReply`]: the store does not speak the protocol, and this connection must end.
     fn scan(&mut self, expect: &Self::Expect, input: &[u8]) -> Result<Answer, MalformedReply>;
+
+    /// True if an answer is that of a cluster's node which sends the request to another.
+    #[inline]
+    fn is_redirection(_answer: &Answer) -> bool {
+        false
+    }
 }
 
 /// A part of the reply to the first request that waits for one.

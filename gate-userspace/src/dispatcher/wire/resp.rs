@@ -7,17 +7,20 @@ use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
 use super::{
-    Answer, Cacheable, Codec, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Route, Ttl, Wire,
+    Answer, Cacheable, ClusterView, Codec, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Placed,
+    Route, Ttl, Wire,
 };
 use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
+use crate::protocol::resp::cluster::Redirection;
 use crate::protocol::resp::{
     self, Command, Decoder, Fault, FaultKind, Kind, Limits, Part, Replies, Request, State,
 };
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
+mod cluster;
 mod occupancy;
 mod session;
 
@@ -135,6 +138,48 @@ impl Codec for Resp {
     fn names_all_keys(request: &Request) -> bool {
         request.meta.keys > 0
     }
+
+    fn placed(request: &Request) -> Placed {
+        cluster::placed(request)
+    }
+
+    fn slot(request: &Request, bytes: &[u8]) -> Option<usize> {
+        cluster::slot(request, bytes)
+    }
+
+    fn part(bytes: &[u8], _: super::Part) -> Option<Request> {
+        let mut decoder = Decoder::new(Limits { gather: u32::MAX, ..Limits::default() });
+        match decoder.next(bytes) {
+            Step::Request { len, request } if len == bytes.len() => Some(request),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn presents(request: &Request, bytes: &[u8]) -> bool {
+        cluster::presents(request, bytes)
+    }
+
+    #[inline]
+    fn ends_nothing(request: &Request) -> bool {
+        cluster::ends_nothing(request)
+    }
+
+    fn present(request: &Request, bytes: &[u8], view: &ClusterView<'_>, out: &mut Vec<u8>) {
+        cluster::present(request, bytes, view, out);
+    }
+
+    fn redirection(error: &[u8]) -> Option<Redirection<'_>> {
+        Redirection::read(error)
+    }
+
+    fn is_slot_error(error: &[u8]) -> bool {
+        matches!(resp::error_code(error), Some(b"CLUSTERDOWN" | b"TRYAGAIN"))
+    }
+
+    const ASKING: &'static [u8] = b"*1\r\n$6\r\nASKING\r\n";
+
+    const AGAIN: &'static [u8] = b"-TRYAGAIN the slot has moved to another node\r\n";
 
     #[inline]
     fn has_one_answer(request: &Request) -> bool {
@@ -269,6 +314,10 @@ impl Link for Pipe {
             return Ok(Answer { give: 0, add: b"", len, last: false });
         }
         Ok(Answer { give: len, add: b"", len, last })
+    }
+
+    fn is_redirection(answer: &Answer) -> bool {
+        answer.last && answer.give == 0 && answer.add == CLUSTER
     }
 }
 

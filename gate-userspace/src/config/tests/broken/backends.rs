@@ -42,9 +42,46 @@ pub(super) const ROWS: &[Broken] = &[
         "\"memcached\"",
         "\"resp\"\nbackends = \"127.0.0.1:1\"\nhash = \"twemproxy\"\nkey_hash = \"hsieh\"\nhash_tag = \"<\"",
         &[
-            r#"6: service[0].backends = "127.0.0.1:1": divides the keys of memcached alone; write backend, with one store"#,
+            r#"6: service[0].backends = "127.0.0.1:1": divides the keys of memcached alone; write backend, with one store, or cluster = "on" for the nodes of a Redis Cluster"#,
             r#"8: service[0].key_hash = "hsieh": must be "one_at_a_time", "md5", "crc16", "crc32", "crc32a", "fnv1_64", "fnv1a_64", "fnv1_32", "fnv1a_32" or "murmur""#,
             r#"9: service[0].hash_tag = "<": must be two characters, e.g. "{}""#,
+        ],
+    ),
+    (
+        "\"memcached\"",
+        "\"resp\"\ncluster = \"on\"\nbackends = [\"unix:/run/a.sock\", \"127.0.0.1:1 weight=2\", \"127.0.0.1:2\", \"127.0.0.1:2\", \"0.0.0.0:3\"]\nhash = \"crc16\"\nbackend_tls = { ca = \"/ca.pem\" }\nmax_redirects = \"0\"",
+        &[
+            r#"7: service[0].backends[0] = "unix:/run/a.sock": must be an address and a port: the other nodes of a cluster are not at Unix sockets"#,
+            r#"7: service[0].backends[1] = "127.0.0.1:1 weight=2": must be an address alone beside cluster, e.g. "198.18.0.1:6379": its nodes say which keys they have"#,
+            r#"7: service[0].backends[3] = "127.0.0.1:2": is listed twice"#,
+            r#"7: service[0].backends[4] = "0.0.0.0:3": must be the node's own address, e.g. "127.0.0.1:7000""#,
+            r#"8: service[0].hash = "crc16": has no meaning beside cluster, whose nodes say which keys they have; leave it out"#,
+            r#"9: service[0].backend_tls: cannot be used beside cluster: gate speaks plainly to its nodes; leave it out"#,
+            r#"10: service[0].max_redirects = "0": must be a whole number from 1 to 16"#,
+        ],
+    ),
+    (
+        "listen",
+        "cluster = \"on\"\nbackend = \"127.0.0.1:1\"\nlisten",
+        &[r#"6: service[0].cluster = "on": is Redis': write protocol = "resp", or leave it out"#],
+    ),
+    (
+        "\"memcached\"",
+        "\"resp\"\nmax_redirects = \"2\"\nbackend = \"unix:/run/a.sock\"",
+        &[r#"6: service[0].max_redirects = "2": means something only beside cluster = "on""#],
+    ),
+    (
+        "\"memcached\"",
+        "\"resp\"\ncluster = \"on\"",
+        &[
+            r#"6: service[0].cluster = "on": needs backends: write the addresses of some of its nodes, e.g. ["198.18.0.1:6379"]"#,
+        ],
+    ),
+    (
+        "\"memcached\"",
+        "\"resp\"\ncluster = \"on\"\nbackend = \"unix:/run/a.sock\"",
+        &[
+            r#"7: service[0].backend = "unix:/run/a.sock": must be an address and a port: the other nodes of a cluster are not at Unix sockets"#,
         ],
     ),
     (

@@ -47,7 +47,8 @@ impl<W: Wire> DedicatedRequests<'_, W> {
         let client = self.client;
         let before = client.tenant.get();
         client.set_tenant_of_user(login, self.service);
-        let is_limited = client.tenant.get() != before && self.service.reserve_dedicated(client).is_err();
+        let is_limited = client.tenant.get() != before
+            && self.service.reserve_dedicated(client, self.exchange.node).is_err();
         if is_limited {
             client.respond(&self.service.refuse_connection(client));
         }

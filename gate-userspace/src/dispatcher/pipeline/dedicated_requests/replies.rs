@@ -1,6 +1,8 @@
 //! Replies over a dedicated connection that are gate's own, and whether the client wants any.
 
-use super::super::dedicated_input::NextRequest;
+use gate_common::abi::Reason;
+
+use super::super::dedicated_input::{NextRequest, OwnAnswer};
 use super::{DedicatedRequests, Ended};
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::stores::socket::StoreSocket;
@@ -34,6 +36,30 @@ impl<W: Wire> DedicatedRequests<'_, W> {
     ) -> Ended {
         self.client.note_refused(&next.request, refusal);
         self.answer(next, |out| W::refuse(refusal, out), to_store).await
+    }
+
+    /// Gives gate's answer to a request before a cluster.
+    pub(super) async fn answer_as_cluster(
+        &mut self,
+        next: NextRequest<W>,
+        own: OwnAnswer,
+        to_store: &StoreSocket,
+    ) -> Ended {
+        let mut answer = Vec::new();
+        match own {
+            OwnAnswer::Refused(rule) => {
+                let refusal = Refusal::by(Reason::Unsupported, rule);
+                self.service.refuses(self.client, next.tenant, refusal.reason);
+                return self.refuse(next, refusal, to_store).await;
+            }
+            OwnAnswer::Presented => {
+                let conversation = self.client.conversation.borrow();
+                let input = &conversation.input.bytes()[..next.len];
+                let bytes = W::bytes(&self.decoder, &next.request, input);
+                self.service.present(self.client, &next.request, bytes, &mut answer);
+            }
+        }
+        self.answer(next, |out| out.extend_from_slice(&answer), to_store).await
     }
 
     /// Gives an answer that is not the store's to a request, when the store has answered all before it.

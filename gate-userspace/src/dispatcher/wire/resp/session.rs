@@ -97,6 +97,14 @@ impl SessionState<Request> for Resp {
 
     const ABORTED: &'static [u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
 
+    fn begins(request: &Request) -> bool {
+        request.command == MULTI && request.args == 1
+    }
+
+    const BEGIN: &'static [u8] = b"MULTI\r\n";
+
+    const BEGUN: &'static [u8] = b"+OK\r\n";
+
     /// Redis says the name of a command that it does not know.
     const ABORT: &'static [u8] = b"*1\r\n$21\r\nEXECABORT was refused\r\n";
 

@@ -1,0 +1,389 @@
+//! The nodes of a Redis Cluster behind one service, and the node of each slot, for all of its threads.
+//!
+//! **Problem.** The node of a slot changes while requests are under way, and each thread must route by one map. **Rule.** A word
+//! of the map is read without a lock. Whoever changes it does so under a lock, and raises the epoch before and after: a client
+//! with outstanding requests whose epoch is another waits for their answers before it sends more, so that no request overtakes
+//! an earlier one of its client that is still on its way to the former node.
+//!
+//! **Nodes.** The seeds have the first places, for good. A node that the cluster names gets a place of its own, which is given up
+//! once the cluster names it no more, and given to another only when there is no other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+
+use super::node_id::NodeId;
+use super::resolver::{Resolver, reaches};
+use crate::config::{self, NetworkAddress, StoreAddress};
+use crate::policy::placement::MOST_NODES;
+use crate::protocol::resp::cluster::{SLOTS, Shard};
+
+/// A cluster's nodes, and the node of each slot, as far as they are known.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    service: String,
+    /// The addresses that the service listens at.
+    own: Vec<SocketAddr>,
+    /// How often a request follows a redirection.
+    pub(crate) max_redirects: u8,
+    /// The place of each slot's node; [`UNSERVED`] if none is known.
+    slots: Box<[AtomicU8]>,
+    /// Raised before and after each change of a slot's node: odd while one is under way.
+    epoch: AtomicU64,
+    members: Mutex<Vec<Option<Member>>>,
+    /// The number of places that have ever had a node.
+    used: watch::Sender<usize>,
+    /// Raised when a place has another node than before.
+    changed: watch::Sender<u64>,
+    wanted: Notify,
+}
+
+/// A node.
+#[derive(Debug)]
+struct Member {
+    address: StoreAddress,
+    resolver: Resolver,
+    is_seed: bool,
+}
+
+/// A reason why slots cannot be taken over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// A node would be gate itself.
+    #[error("it says that {0} is a node, which is gate itself")]
+    Own(String),
+    /// There are more nodes than places.
+    #[error("it says more nodes than gate has room for: {MOST_NODES}, seeds included")]
+    Full,
+}
+
+impl Cluster {
+    /// The cluster of a service that listens at `own`. Nothing is known of it yet but its seeds.
+    pub(crate) fn new(service: &str, cluster: &config::Cluster, own: &[SocketAddr]) -> Self {
+        let member = |address: &StoreAddress| match address {
+            StoreAddress::Network(network) => Some(Member {
+                address: address.clone(),
+                resolver: Resolver::start(service, network, own),
+                is_seed: true,
+            }),
+            // The configuration refuses it.
+            StoreAddress::Unix(_) => None,
+        };
+        let mut members: Vec<_> = cluster.seeds.iter().map(member).collect();
+        let seeds = members.len();
+        members.resize_with(MOST_NODES, || None);
+        Self {
+            service: service.to_owned(),
+            own: own.to_vec(),
+            max_redirects: cluster.max_redirects,
+            slots: (0..SLOTS).map(|_| AtomicU8::new(UNSERVED)).collect(),
+            epoch: AtomicU64::new(0),
+            members: Mutex::new(members),
+            used: watch::Sender::new(seeds),
+            changed: watch::Sender::new(0),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// The node of a slot, if one is known.
+    #[inline]
+    pub(crate) fn node_of(&self, slot: usize) -> Option<NodeId> {
+        let place = self.slots[slot].load(Ordering::SeqCst);
+        (place != UNSERVED).then(|| NodeId::at(place.into()))
+    }
+
+    /// The epoch, to be read after [`Cluster::node_of`]. It is odd while slots change.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// The number of places that have ever had a node.
+    pub(crate) fn used(&self) -> watch::Receiver<usize> {
+        self.used.subscribe()
+    }
+
+    /// The address of a node; `None` if its place has none.
+    pub(crate) fn address(&self, node: NodeId) -> Option<StoreAddress> {
+        self.members()[node.index()].as_ref().map(|member| member.address.clone())
+    }
+
+    /// The resolver of a node's address; `None` if its place has none.
+    pub(crate) fn resolver(&self, node: NodeId) -> Option<Resolver> {
+        self.members()[node.index()].as_ref().map(|member| member.resolver.clone())
+    }
+
+    /// True if a node has this address, as far as is known.
+    pub(crate) fn is_current(&self, node: NodeId, address: SocketAddr) -> bool {
+        self.resolver(node).is_some_and(|resolver| stands_for(&resolver, address))
+    }
+
+    /// Waits until a node no longer has this address.
+    pub(crate) async fn has_moved(&self, node: NodeId, address: SocketAddr) {
+        let mut changed = self.changed.subscribe();
+        loop {
+            let resolver = self.resolver(node).filter(|resolver| stands_for(resolver, address));
+            let Some(resolver) = resolver else { return };
+            tokio::select! {
+                () = resolver.has_moved(address) => return,
+                // The sender lives as long as this.
+                _ = changed.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until a place has a node.
+    pub(crate) async fn has_node(&self, node: NodeId) {
+        let mut changed = self.changed.subscribe();
+        while self.resolver(node).is_none() {
+            // The sender lives as long as this.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Asks for the slots to be read again.
+    pub(crate) fn ask_refresh(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Waits until somebody asks for that.
+    pub(crate) async fn refresh_wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// The number of slots whose node is known, and of nodes that have any.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let mut nodes = [false; MOST_NODES];
+        let places = (0..usize::from(SLOTS)).filter_map(|slot| self.node_of(slot));
+        let served = places.inspect(|node| nodes[node.index()] = true).count();
+        (served, nodes.iter().filter(|has_slots| **has_slots).count())
+    }
+
+    /// The node at an address that a node at `from` has said; an empty host is that one's own.
+    ///
+    /// # Errors
+    ///
+    /// If that is gate itself, or there is no room for one more.
+    pub(crate) fn node_at(&self, host: &str, port: u16, from: Option<IpAddr>) -> Result<NodeId, Unusable> {
+        let address = network_address(host, port, from);
+        let mut members = self.members();
+        self.place_of(&mut members, &address, |_| false)
+    }
+
+    /// A node has said that another has a slot. `change` is called around the change, if it is one; true if it is.
+    pub(crate) fn moved(&self, slot: u16, node: NodeId, change: impl FnOnce(&dyn Fn())) -> bool {
+        let _members = self.members();
+        let word = &self.slots[usize::from(slot)];
+        let place = node.index() as u8;
+        if word.load(Ordering::SeqCst) == place {
+            return false;
+        }
+        change(&|| self.in_epoch(|| word.store(place, Ordering::SeqCst)));
+        true
+    }
+
+    /// Takes over what a node at `from` says of all slots. `change` is called around the change, if it is one; true if it is.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be: nothing has changed then.
+    pub(crate) fn adopt(
+        &self,
+        shards: &[Shard],
+        from: Option<IpAddr>,
+        change: impl FnOnce(&dyn Fn()),
+    ) -> Result<bool, Unusable> {
+        let mut members = self.members();
+        let addresses: Vec<_> =
+            shards.iter().map(|shard| network_address(&shard.host, shard.port, from)).collect();
+        if let Some(own) = addresses.iter().find(|address| self.is_own(address)) {
+            return Err(Unusable::Own(own.to_string()));
+        }
+        let is_named = |member: &Member| {
+            member.is_seed
+                || addresses.iter().any(|address| member.address == StoreAddress::Network(address.clone()))
+        };
+        let known = members.iter().flatten().filter(|member| is_named(member));
+        let known: Vec<_> = known.map(|member| member.address.clone()).collect();
+        let is_new = |address: &&NetworkAddress| !known.contains(&StoreAddress::Network((*address).clone()));
+        if known.len() + addresses.iter().filter(is_new).count() > MOST_NODES {
+            return Err(Unusable::Full);
+        }
+        let mut map = vec![UNSERVED; usize::from(SLOTS)];
+        for (shard, address) in shards.iter().zip(&addresses) {
+            let node = self.place_of(&mut members, address, |member| !is_named(member))?;
+            for &(first, last) in &shard.slots {
+                map[usize::from(first)..=usize::from(last)].fill(node.index() as u8);
+            }
+        }
+        let differs = map.iter().zip(&self.slots).any(|(new, old)| *new != old.load(Ordering::SeqCst));
+        if differs {
+            let store =
+                || map.iter().zip(&self.slots).for_each(|(new, old)| old.store(*new, Ordering::SeqCst));
+            change(&|| self.in_epoch(store));
+        }
+        // Nothing leads to them any more.
+        let mut has_left = false;
+        for place in members.iter_mut() {
+            if place.as_ref().is_some_and(|member| !is_named(member)) {
+                *place = None;
+                has_left = true;
+            }
+        }
+        if has_left {
+            self.changed.send_modify(|count| *count += 1);
+        }
+        Ok(differs)
+    }
+
+    /// The place of the node at an address: that which it has, a free one, or that of a node that `may_go`.
+    fn place_of(
+        &self,
+        members: &mut [Option<Member>],
+        address: &NetworkAddress,
+        may_go: impl Fn(&Member) -> bool,
+    ) -> Result<NodeId, Unusable> {
+        if self.is_own(address) {
+            return Err(Unusable::Own(address.to_string()));
+        }
+        let store = StoreAddress::Network(address.clone());
+        let is_it = |member: &Option<Member>| member.as_ref().is_some_and(|member| member.address == store);
+        if let Some(place) = members.iter().position(is_it) {
+            return Ok(NodeId::at(place));
+        }
+        let used = *self.used.borrow();
+        let free = if used < MOST_NODES {
+            Some(used)
+        } else {
+            let is_free = |member: &Option<Member>| member.as_ref().is_none_or(&may_go);
+            members.iter().position(is_free)
+        };
+        let place = free.ok_or(Unusable::Full)?;
+        let resolver = Resolver::start(&self.service, address, &self.own);
+        members[place] = Some(Member { address: store, resolver, is_seed: false });
+        self.used.send_modify(|used| *used = (*used).max(place + 1));
+        self.changed.send_modify(|count| *count += 1);
+        Ok(NodeId::at(place))
+    }
+
+    fn is_own(&self, address: &NetworkAddress) -> bool {
+        let is_own = |address: SocketAddr| self.own.iter().any(|&own| reaches(own, address));
+        address.fixed().is_some_and(is_own)
+    }
+
+    fn in_epoch(&self, change: impl Fn()) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        change();
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn members(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn network_address(host: &str, port: u16, from: Option<IpAddr>) -> NetworkAddress {
+    let address = host.parse().ok().or(from.filter(|_| host.is_empty()));
+    match address {
+        Some(address) => NetworkAddress::Fixed(SocketAddr::new(address, port)),
+        None => NetworkAddress::Named { host: host.to_owned(), port },
+    }
+}
+
+fn stands_for(resolver: &Resolver, address: SocketAddr) -> bool {
+    match resolver {
+        Resolver::Fixed(fixed) => *fixed == address,
+        Resolver::Named(_) => resolver.is_current(address),
+    }
+}
+
+/// The place of a node that is not known.
+const UNSERVED: u8 = u8::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        let seeds = ["127.0.0.1:1", "127.0.0.1:2"]
+            .map(|seed| StoreAddress::Network(NetworkAddress::Fixed(seed.parse().unwrap())));
+        let config = config::Cluster { seeds: seeds.to_vec(), max_redirects: 3 };
+        Cluster::new("s", &config, &["127.0.0.1:9".parse().unwrap()])
+    }
+
+    fn shard(port: u16, first: u16, last: u16) -> Shard {
+        Shard { host: "127.0.0.1".to_owned(), port, slots: vec![(first, last)] }
+    }
+
+    fn adopt(cluster: &Cluster, shards: &[Shard]) -> Result<bool, Unusable> {
+        let before = cluster.epoch();
+        let adopted = cluster.adopt(shards, None, |change| change());
+        let raised = if adopted == Ok(true) { 2 } else { 0 };
+        assert_eq!(cluster.epoch(), before + raised, "an epoch for each change, and for no other");
+        adopted
+    }
+
+    #[test]
+    fn slots_lead_to_their_nodes_and_seeds_keep_their_places() {
+        let cluster = cluster();
+        assert_eq!(cluster.node_of(0), None);
+        assert_eq!(adopt(&cluster, &[shard(2, 0, 99), shard(3, 100, 16_383)]), Ok(true));
+        assert_eq!(adopt(&cluster, &[shard(2, 0, 99), shard(3, 100, 16_383)]), Ok(false));
+        assert_eq!((cluster.node_of(99), cluster.node_of(100)), (Some(NodeId::at(1)), Some(NodeId::at(2))));
+        assert_eq!(cluster.size(), (16_384, 2));
+        // One leaves, and another comes: a slot that nobody has is nobody's.
+        assert_eq!(adopt(&cluster, &[shard(4, 100, 200)]), Ok(true));
+        assert_eq!((cluster.node_of(99), cluster.node_of(100)), (None, Some(NodeId::at(3))));
+        assert!(cluster.address(NodeId::at(2)).is_none() && cluster.address(NodeId::at(1)).is_some());
+    }
+
+    #[test]
+    fn gate_itself_and_one_node_too_many_change_nothing() {
+        let cluster = cluster();
+        assert_eq!(adopt(&cluster, &[shard(1, 0, 16_383)]), Ok(true));
+        assert_eq!(adopt(&cluster, &[shard(9, 0, 16_383)]), Err(Unusable::Own("127.0.0.1:9".to_owned())));
+        let nodes: Vec<_> = (0..63).map(|number| shard(100 + number, number, number)).collect();
+        assert_eq!(adopt(&cluster, &nodes), Err(Unusable::Full));
+        assert_eq!(cluster.size(), (16_384, 1));
+        assert_eq!(adopt(&cluster, &nodes[..62]), Ok(true));
+        assert_eq!(cluster.node_at("127.0.0.1", 99, None), Err(Unusable::Full));
+        // Places of nodes that have gone are given to others.
+        assert_eq!(adopt(&cluster, &[shard(99, 0, 5), shard(98, 6, 9)]), Ok(true));
+        assert_eq!(cluster.size(), (10, 2));
+    }
+
+    #[test]
+    fn a_slot_that_moves_raises_the_epoch_once() {
+        let cluster = cluster();
+        assert_eq!(adopt(&cluster, &[shard(1, 0, 16_383)]), Ok(true));
+        let node = cluster.node_at("", 7, Some("127.0.0.3".parse().unwrap())).unwrap();
+        assert_eq!(cluster.address(node).unwrap().to_string(), "127.0.0.3:7");
+        assert!(cluster.moved(5, node, |change| change()));
+        assert!(!cluster.moved(5, node, |change| change()));
+        assert_eq!(
+            (cluster.node_of(5), cluster.node_of(6), cluster.epoch()),
+            (Some(node), Some(NodeId::at(0)), 4)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_learns_that_its_node_has_another_address() {
+        let cluster = cluster();
+        adopt(&cluster, &[shard(3, 0, 16_383)]).unwrap();
+        let node = cluster.node_of(0).unwrap();
+        let address = "127.0.0.1:3".parse().unwrap();
+        assert!(cluster.is_current(node, address));
+        let moved = cluster.has_moved(node, address);
+        tokio::pin!(moved);
+        assert!(futures_poll(&mut moved).await.is_none());
+        adopt(&cluster, &[shard(1, 0, 16_383)]).unwrap();
+        assert!(futures_poll(&mut moved).await.is_some() && !cluster.is_current(node, address));
+    }
+
+    /// The result of a future that is ready now.
+    async fn futures_poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+        tokio::select! { biased; done = future => Some(done), () = std::future::ready(()) => None }
+    }
+}
