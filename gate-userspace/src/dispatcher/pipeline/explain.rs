@@ -211,6 +211,7 @@ impl<W: Wire> Service<W> {
         }
         if self.settings.stores.len() > 1 {
             explained.notes.push(match target {
+                _ if self.presents(decoded) => "gate answers it, as the one node that it shows".to_owned(),
                 Target::One(node) => format!("it goes to {}", self.settings.address(node)),
                 Target::Several | Target::Nowhere | Target::CrossSlot => {
                     "its keys are at several stores: each gets a request for its own".to_owned()
