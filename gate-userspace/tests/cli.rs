@@ -24,7 +24,7 @@ fn check_accepts_the_documented_example() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said: Vec<&str> = text(&output.stdout).lines().collect();
     assert!(
-        said[0].contains(": valid; services: 8, tenants: 12, sources: 7, file descriptors: "),
+        said[0].contains(": valid; services: 9, tenants: 12, sources: 7, file descriptors: "),
         "{said:?}"
     );
     assert_eq!(said[1], "interfaces, with one budget: eth1, eth2");
