@@ -193,16 +193,16 @@ impl Quotas {
                 places.push(place);
             }
         }
-        let is_shadowed = self.is_shadowed();
-        for (place, charged) in places.into_iter().zip(self.table.charge(&charges, now)) {
+        let charged = if self.is_shadowed() {
+            self.table.charge_in_shadow(&charges, now)
+        } else {
+            self.table.charge(&charges, now)
+        };
+        for (place, charged) in places.into_iter().zip(charged) {
             match charged {
                 Charged::Unlimited | Charged::Untracked => {}
                 Charged::Within(standing) => verdicts[place].narrow(standing),
                 Charged::Shadowed(standing) => {
-                    self.counters.count(Event::Shadowed);
-                    verdicts[place].narrow(standing);
-                }
-                Charged::Refused(standing, _) if is_shadowed => {
                     self.counters.count(Event::Shadowed);
                     verdicts[place].narrow(standing);
                 }

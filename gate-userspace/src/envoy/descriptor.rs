@@ -34,13 +34,12 @@ impl Demand {
     }
 }
 
-/// The name of a domain and entries. If it is too long, its longest values stand in it by their hash, one after the other until it has
-/// room; then the second is true. A value that a rule spells out stays, so that no client gets out of a limit by a long value of another
-/// entry.
+/// The name of a domain and entries. If it is too long, values stand in it by their hash, and the second is true: the longest, one
+/// after the other until it has room, else all by one hash. The values that its rule spells out stay, so that it has the same rule.
 ///
 /// # Errors
 ///
-/// [`NameError`]: too long it is with more such values, or longer keys, than there is room for.
+/// [`NameError`]: too long it is with longer keys than there is room for, which no rule has.
 pub(super) fn name_of<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
@@ -54,24 +53,62 @@ pub(super) fn name_of<'e>(
 
 fn shortened<'e>(
     domain: &str,
-    entries: impl Iterator<Item = (&'e str, &'e str)>,
+    entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
     rules: &Rules,
 ) -> Result<Name, NameError> {
-    let mut entries: Vec<_> = entries.map(|(key, value)| (key, Cow::Borrowed(value))).collect();
-    loop {
-        let may_go = |(key, value): &&mut (&str, Cow<'_, str>)| {
-            matches!(value, Cow::Borrowed(_))
-                && value.len() > LONG_VALUE
-                && !rules.spell_out(domain, key, value)
-        };
-        let longest = entries.iter_mut().filter(may_go).max_by_key(|(_, value)| value.len());
-        let (_, value) = longest.ok_or(NameError::TooLong)?;
-        *value = Cow::Owned(hash(value));
-        match Name::of(domain, entries.iter().map(|(key, value)| (*key, &**value))) {
+    let rule = rules.find_by_parts(domain, entries.clone());
+    let open: Option<Vec<_>> = rule.map(|rule| rule.pattern.open().collect());
+    let mut entries: Vec<Shortened<'_>> = entries
+        .enumerate()
+        .map(|(place, (key, value))| Shortened {
+            key,
+            value: Cow::Borrowed(value),
+            is_open: open.as_ref().is_none_or(|open| open.contains(&place)),
+        })
+        .collect();
+    let all = hash_of_all(&entries);
+    let name =
+        |entries: &[Shortened<'_>]| Name::of(domain, entries.iter().map(|entry| (entry.key, &*entry.value)));
+    while let Some(longest) =
+        entries.iter_mut().filter(|entry| entry.may_go()).max_by_key(|entry| entry.value.len())
+    {
+        longest.value = Cow::Owned(spelt(Sha256::new_with_prefix(longest.value.as_bytes())));
+        match name(&entries) {
             Err(NameError::TooLong) => {}
             result => return result,
         }
     }
+    let mut hashes = [all].into_iter();
+    for entry in entries.iter_mut().filter(|entry| entry.is_open) {
+        entry.value = Cow::Owned(hashes.next().unwrap_or_default());
+    }
+    name(&entries)
+}
+
+/// An entry of a name that is too long.
+struct Shortened<'e> {
+    key: &'e str,
+    /// Owned once it is a hash.
+    value: Cow<'e, str>,
+    /// True if no rule spells it out.
+    is_open: bool,
+}
+
+impl Shortened<'_> {
+    /// True if its name is shorter with its hash.
+    fn may_go(&self) -> bool {
+        self.is_open && matches!(self.value, Cow::Borrowed(_)) && self.value.len() > LONG_VALUE
+    }
+}
+
+/// One hash for all values that no rule spells out.
+fn hash_of_all(entries: &[Shortened<'_>]) -> String {
+    let mut digest = Sha256::new();
+    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_open) {
+        digest.update(format!("{place}:{}:", entry.value.len()));
+        digest.update(entry.value.as_bytes());
+    }
+    spelt(digest)
 }
 
 /// The limits that a request brings for itself, and their name: so many in a unit of time, and as many at once. `None` if the unit is not known.
@@ -99,9 +136,9 @@ fn seconds(unit: RateLimitUnit) -> Option<u64> {
     })
 }
 
-fn hash(value: &str) -> String {
-    let digest = Sha256::digest(value.as_bytes());
-    let hex: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+/// A hash in place of a value, [`Name::HASH_BYTES`] long.
+fn spelt(digest: Sha256) -> String {
+    let hex: String = digest.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     format!("sha256-{hex}")
 }
 
@@ -112,6 +149,8 @@ const LONG_VALUE: usize = 12;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::limits::{Pattern, Rule};
 
@@ -138,30 +177,65 @@ mod tests {
         let (other, _) = name(&[("user", "alice"), ("path", &format!("{long}y"))], &none).unwrap();
         assert_ne!(first, other);
         assert_eq!(name(&[("user", "alice")], &none), Ok(("shop/user=alice".to_owned(), false)));
-        // As many entries as there is room for, with the most that a client can bring, still have a name.
+        // As many entries as a name may have, with the most that a client can bring.
         let control = "\n".repeat(60_000);
-        let entries = ["a", "b", "c", "d", "e"].map(|key| (key, control.as_str()));
-        assert!(name(&entries, &none).is_ok());
-        assert_eq!(name(&[("user", long.as_str()); 7], &none), Err(NameError::TooLong));
+        let entries = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|key| (key, control.as_str()));
+        let (all, _) = name(&entries, &none).unwrap();
+        assert_eq!(all.len(), "shop/a=".len() + Name::HASH_BYTES + "/b=/c=/d=/e=/f=/g=/h=".len());
+        for place in 0..entries.len() {
+            let mut others = entries;
+            others[place].1 = "\n";
+            assert_ne!(name(&others, &none).unwrap().0, all, "{place}");
+        }
+        let key = "k".repeat(Name::MAX_BYTES);
+        assert_eq!(name(&[(&key, "x")], &none), Err(NameError::TooLong));
+        assert_eq!(name(&[("user", "x"); 9], &none), Err(NameError::TooManyEntries));
     }
 
     #[test]
     fn a_long_value_of_one_entry_hides_no_other_from_its_rule() {
         let path = "/a/path/that/is/expensive/and/longer/than/its/hash/would/be";
+        let spelt_path = path.replace('/', "%2F");
         let rules = rules(&[
-            "shop/user=*/path=%2Fa%2Fpath%2Fthat%2Fis%2Fexpensive%2Fand%2Flonger%2Fthan%2Fits%2Fhash%2Fwould%2Fbe",
+            &format!("shop/user=*/path={spelt_path}"),
+            &format!("shop/other=*/user=*/path={spelt_path}"),
+            "shop/user=*/path=*",
         ]);
-        for (users, len) in [(1, 300), (1, 60_000), (1, 170), (3, 58)] {
+        for len in [300, 60_000, 170, 58] {
             let value = "x".repeat(len);
-            let mut entries = vec![("other", value.as_str()); users - 1];
-            entries.extend([("user", value.as_str()), ("path", path)]);
-            let (spelt, was_hashed) = name(&entries, &rules).unwrap();
-            assert!(was_hashed && spelt.ends_with("%2Fwould%2Fbe"), "{spelt}");
+            for entries in [
+                &[("user", value.as_str()), ("path", path)][..],
+                &[("other", &value), ("user", &value), ("path", path)],
+            ] {
+                let (spelt, _) = name(entries, &rules).unwrap();
+                assert!(spelt.ends_with(&spelt_path), "{spelt}");
+            }
         }
         // Of what no rule spells out, no more is hashed than has to be.
         let (spelt, _) =
             name(&[("user", &"x".repeat(300)), ("agent", "neither short nor long")], &rules).unwrap();
         assert!(spelt.ends_with("/agent=neither short nor long"), "{spelt}");
+    }
+
+    proptest! {
+        #[test]
+        fn values_of_any_length_lead_to_the_rule_of_their_parts(
+            patterns in proptest::collection::btree_set("s(/[kl]=(\\*|a|b{90}|%0A{30})){0,8}", 1..20),
+            names in proptest::collection::vec(
+                proptest::collection::vec(("[kl]", "(a|b{90}|\n{30}|c{200}|d{13})"), 0..9), 1..20),
+        ) {
+            let patterns = patterns.iter().filter_map(|pattern| Pattern::parse(pattern).ok());
+            let mut rules = Rules::default();
+            for pattern in patterns {
+                rules.add(Rule::new(pattern, Limits::BANNED)).unwrap();
+            }
+            for entries in names {
+                let entries: Vec<_> = entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+                let by_parts = rules.find_by_parts("s", entries.iter().copied());
+                let (name, _) = name_of("s", entries.iter().copied(), || Arc::new(rules.clone())).unwrap();
+                prop_assert_eq!(rules.find(&name), by_parts);
+            }
+        }
     }
 
     #[test]

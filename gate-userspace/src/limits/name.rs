@@ -35,6 +35,9 @@ pub enum NameError {
     /// The spelling is longer than a name may be.
     #[error("is longer than {} bytes in percent-encoding", Name::MAX_BYTES)]
     TooLong,
+    /// Beside a `*`, the spelling leaves no room for the hash of a long value.
+    #[error("has a '*', and more than {} bytes beside it in percent-encoding", Name::MAX_BYTES - Name::HASH_BYTES)]
+    NoRoom,
 }
 
 impl Name {
@@ -42,6 +45,8 @@ impl Name {
     pub const MAX_BYTES: usize = 256;
     /// The most entries.
     pub const MAX_ENTRIES: usize = 8;
+    /// The room for values of any length, in bytes, which every pattern with a `*` leaves: they stand by their hash there.
+    pub const HASH_BYTES: usize = 39;
 
     /// The name of these parts, none of which is encoded yet.
     ///

@@ -16,7 +16,7 @@ impl Pattern {
     ///
     /// [`NameError`].
     pub fn parse(text: &str) -> Result<Self, NameError> {
-        Ok(Self(Spelling::parse(text, true)?.text.into()))
+        Self::spelt(Spelling::parse(text, true)?)
     }
 
     /// The pattern of these parts, none of which is encoded yet; a `*` in place of a value that is `None`.
@@ -32,7 +32,14 @@ impl Pattern {
         for (key, value) in entries {
             spelling.push(key, value)?;
         }
-        Ok(Self(spelling.text.into()))
+        Self::spelt(spelling)
+    }
+
+    /// Every name that it is to fit has room, however long the values are that it leaves open.
+    fn spelt(Spelling { text, .. }: Spelling) -> Result<Self, NameError> {
+        let stars = text.matches('*').count();
+        let has_room = stars == 0 || text.len() - stars + Name::HASH_BYTES <= Name::MAX_BYTES;
+        if has_room { Ok(Self(text.into())) } else { Err(NameError::NoRoom) }
     }
 
     /// Its spelling.
@@ -46,6 +53,12 @@ impl Pattern {
     pub fn name(&self) -> Option<Name> {
         // In its one spelling, a `*` is one that stands for a value.
         if self.0.contains('*') { None } else { Name::parse(&self.0).ok() }
+    }
+
+    /// The places of the entries whose value it leaves open, from 0.
+    pub fn open(&self) -> impl Iterator<Item = usize> {
+        let stars = self.parts().1.enumerate().filter(|(_, (_, value))| value.is_none());
+        stars.map(|(place, _)| place)
     }
 
     /// Its domain and its entries as they are spelt; `None` in place of a `*`.
@@ -80,5 +93,14 @@ mod tests {
         for text in ["*", "shop/*=alice", "shop/user=a*", "shop/user=**", "*/user=alice"] {
             assert_eq!(Pattern::parse(text), Err(NameError::Star), "{text}");
         }
+    }
+
+    #[test]
+    fn a_pattern_with_a_star_leaves_room_for_a_hash() {
+        let of = |len: usize, value: &str| Pattern::parse(&format!("{}/user={value}", "d".repeat(len)));
+        let most = Name::MAX_BYTES - Name::HASH_BYTES - "/user=".len();
+        assert!(of(most, "*").is_ok());
+        assert_eq!(of(most + 1, "*"), Err(NameError::NoRoom));
+        assert!(of(most + 1, "alice").is_ok());
     }
 }

@@ -4,7 +4,7 @@
 //! tree of keys and values. It takes at most two branches at each of at most [`Name::MAX_ENTRIES`] entries, however many
 //! rules there are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::name::{Name, spelling};
 use super::pattern::Pattern;
@@ -35,12 +35,7 @@ impl Rule {
 pub struct Rules {
     list: Vec<Rule>,
     domains: HashMap<Box<str>, Node, RandomState>,
-    /// By domain and key, the values that a pattern spells out, whichever entry they are in.
-    spelt_out: HashMap<Box<str>, SpeltOut, RandomState>,
 }
-
-/// Values by key.
-type SpeltOut = HashMap<Box<str>, HashSet<Box<str>, RandomState>, RandomState>;
 
 /// A rule's pattern is that of an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +80,6 @@ impl Rules {
             return Err(Taken { by });
         }
         node.rule = Some(self.list.len());
-        let keys = self.spelt_out.entry(domain.into()).or_default();
-        for (key, value) in rule.pattern.parts().1 {
-            if let Some(value) = value {
-                keys.entry(key.into()).or_default().insert(value.into());
-            }
-        }
         self.list.push(rule);
         Ok(())
     }
@@ -103,13 +92,19 @@ impl Rules {
         self.list.get(place)
     }
 
-    /// True if a pattern of this domain spells out this value of this key. None of the three is encoded.
+    /// The rule that holds for a name of these parts, however long they are; `None` if none fits. None of them is encoded.
     #[must_use]
-    pub fn spell_out(&self, domain: &str, key: &str, value: &str) -> bool {
-        let spelt = |text| spelling(text).ok();
-        let keys = spelt(domain).and_then(|domain| self.spelt_out.get(&*domain));
-        let values = keys.zip(spelt(key)).and_then(|(keys, key)| keys.get(&*key));
-        values.zip(spelt(value)).is_some_and(|(values, value)| values.contains(&*value))
+    pub fn find_by_parts<'e>(
+        &self,
+        domain: &str,
+        entries: impl Iterator<Item = (&'e str, &'e str)>,
+    ) -> Option<&Rule> {
+        // No pattern spells out what has no room in a name.
+        let spelt = |value| spelling(value).unwrap_or_else(|_| "*".to_owned());
+        let entries: Vec<_> = entries.map(|(key, value)| (spelt(key), spelt(value))).collect();
+        let node = self.domains.get(&*spelt(domain))?;
+        let place = find(node, entries.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
+        self.list.get(place)
     }
 
     /// All of them, in the order in which they were added.
@@ -203,21 +198,6 @@ mod tests {
         assert_eq!(rules.list().len(), 2);
     }
 
-    #[test]
-    fn values_of_patterns_are_spelt_out_by_domain_and_key() {
-        let rules = rules(&["shop/user=*/path=%2Fx", "shop/tier=gold"]);
-        for (domain, key, value, is_spelt_out) in [
-            ("shop", "path", "/x", true),
-            ("shop", "tier", "gold", true),
-            ("shop", "tier", "/x", false),
-            ("shop", "user", "*", false),
-            ("other", "path", "/x", false),
-            ("shop", "path", &"x".repeat(100_000), false),
-        ] {
-            assert_eq!(rules.spell_out(domain, key, value), is_spelt_out, "{domain} {key}");
-        }
-    }
-
     /// Compares all patterns with the name, which the tree does not.
     fn by_scan<'r>(rules: &'r Rules, name: &Name) -> Option<&'r str> {
         let (domain, entries) = name.parts();
@@ -247,6 +227,9 @@ mod tests {
                 let name = Name::parse(&name).unwrap();
                 let found = rules.find(&name).map(|rule| rule.pattern.as_str());
                 prop_assert_eq!(found, by_scan(&rules, &name));
+                let (domain, entries) = name.parts();
+                let by_parts = rules.find_by_parts(domain, entries).map(|rule| rule.pattern.as_str());
+                prop_assert_eq!(found, by_parts);
             }
         }
     }

@@ -64,7 +64,7 @@ pub enum Charged {
     Untracked,
     /// The bucket holds the price. It has been taken, if all names' buckets hold theirs.
     Within(Standing),
-    /// The bucket does not hold it, and its rule refuses nothing. Nothing has been taken from it.
+    /// The bucket does not hold it, and refuses nothing. Nothing has been taken from it.
     Shadowed(Standing),
     /// The bucket does not hold it.
     Refused(Standing, Refusal),
@@ -130,12 +130,22 @@ impl Table {
     /// Charges all of them or, if a bucket refuses, none; the results are in their order.
     #[must_use]
     pub fn charge(&self, charges: &[Charge<'_>], now: Nanos) -> Vec<Charged> {
+        self.charge_all(charges, now, false)
+    }
+
+    /// [`Table::charge`], as if all rules refused nothing.
+    #[must_use]
+    pub fn charge_in_shadow(&self, charges: &[Charge<'_>], now: Nanos) -> Vec<Charged> {
+        self.charge_all(charges, now, true)
+    }
+
+    fn charge_all(&self, charges: &[Charge<'_>], now: Nanos, in_shadow: bool) -> Vec<Charged> {
         let mut is_refused = false;
         let mut results = Vec::with_capacity(charges.len());
         for charge in charges {
             // After a refusal nothing is taken any more.
             let only_ask = is_refused || charge.is_question;
-            let result = self.try_one(charge, now, only_ask);
+            let result = self.try_one(charge, now, (only_ask, in_shadow));
             is_refused |= matches!(result, Charged::Refused(..));
             results.push((result, !only_ask && matches!(result, Charged::Within(_))));
         }
@@ -233,7 +243,7 @@ impl Table {
         totals
     }
 
-    fn try_one(&self, charge: &Charge<'_>, now: Nanos, only_ask: bool) -> Charged {
+    fn try_one(&self, charge: &Charge<'_>, now: Nanos, (only_ask, in_shadow): (bool, bool)) -> Charged {
         let terms = charge.limits.map(|limits| Terms { origin: Origin::Request, limits, is_shadow: false });
         let taken = self.with_entry(charge.name, terms, now, |entry| {
             let result = if only_ask {
@@ -244,7 +254,7 @@ impl Table {
             let standing = entry.bucket.standing(now);
             match result {
                 Ok(()) => Charged::Within(standing),
-                Err(_) if entry.is_shadow() => Charged::Shadowed(standing),
+                Err(_) if in_shadow || entry.is_shadow() => Charged::Shadowed(standing),
                 Err(refusal) => Charged::Refused(standing, refusal),
             }
         });
