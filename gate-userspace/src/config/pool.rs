@@ -1,5 +1,7 @@
 //! A pool of stores behind one service, and the choice of a key's node among them.
 
+use std::collections::HashMap;
+
 use super::parsers::one_of;
 use super::raw::{Item, Section};
 use super::store_address::{self, NetworkAddress, StoreAddress};
@@ -33,6 +35,20 @@ impl Pool {
     pub fn placement(&self) -> Placement {
         let node = |node: &PoolNode| Node { name: node.ring_name(self.scheme), weight: node.weight };
         Placement::new(self.scheme, &self.nodes.iter().map(node).collect::<Vec<_>>())
+    }
+
+    /// Two stores that cannot be told apart in the choice of a key's node, and their name.
+    fn same_name(&self) -> Option<(&StoreAddress, &StoreAddress, String)> {
+        // By its slots: names have no part in it.
+        if matches!(self.scheme, Scheme::Crc16) {
+            return None;
+        }
+        let mut taken: HashMap<String, &StoreAddress> = HashMap::new();
+        self.nodes.iter().find_map(|node| {
+            let name = node.ring_name(self.scheme);
+            let earlier = taken.insert(name.clone(), &node.address)?;
+            Some((earlier, &node.address, name))
+        })
     }
 }
 
@@ -89,6 +105,13 @@ pub(super) fn read(s: &mut Section<'_>, items: Vec<Item<'_, PoolNode>>, protocol
         s.fault(key, "has no meaning beside backends: leave one of the two out".to_owned());
     }
     let pool = Pool { nodes: nodes(items), scheme };
+    if let Some((one, other, name)) = pool.same_name() {
+        let message = format!(
+            "has {one} and {other}, which are both {name:?} in the choice of a key's store: one of them would have no key; \
+             give each a name of its own (`name=`)"
+        );
+        s.fault("backends", message);
+    }
     if s.is_sound() && !pool.nodes.is_empty() {
         let placement = pool.placement();
         let without = pool.nodes.iter().enumerate().find(|(place, _)| placement.points(*place) == Some(0));

@@ -73,6 +73,7 @@ mod request;
 mod resolver;
 mod settings;
 mod shared_service;
+mod split;
 mod store_place;
 mod store_silence;
 mod stores;

@@ -1,7 +1,7 @@
 //! Numbers of the stores behind one service.
 
 /// A store among those that share a service's keys, by its place in the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NodeId(u8);
 
 impl NodeId {

@@ -10,7 +10,7 @@ use super::store_place::NodeId;
 use super::tenants::ledger::{Account, TenantId};
 use super::tenants::members::Member;
 use super::tenants::request_limits::LimitSet;
-use super::wire::{Codec, Part};
+use super::wire::Codec;
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
 
@@ -135,7 +135,6 @@ pub(crate) struct InFlight<C, R> {
     pub(crate) client: C,
     /// The store that it goes to.
     pub(crate) node: NodeId,
-    pub(crate) part: Part,
     /// The position of its reply.
     pub(crate) seq: SeqNo,
     pub(crate) charged: Charged,
@@ -151,14 +150,14 @@ impl<C, R> InFlight<C, R> {
     /// Separates the request from its client.
     #[inline]
     pub(crate) fn split(self) -> (C, InFlight<(), R>) {
-        let Self { client, node, part, seq, charged, features, silent, redirects, cache_role } = self;
-        (client, InFlight { client: (), node, part, seq, charged, features, silent, redirects, cache_role })
+        let Self { client, node, seq, charged, features, silent, redirects, cache_role } = self;
+        (client, InFlight { client: (), node, seq, charged, features, silent, redirects, cache_role })
     }
 
     /// The same request with another role in the hot cache.
     #[inline]
     pub(crate) fn with_role<S>(self, cache_role: S) -> InFlight<C, S> {
-        let Self { client, node, part, seq, charged, features, silent, redirects, .. } = self;
-        InFlight { client, node, part, seq, charged, features, silent, redirects, cache_role }
+        let Self { client, node, seq, charged, features, silent, redirects, .. } = self;
+        InFlight { client, node, seq, charged, features, silent, redirects, cache_role }
     }
 }

@@ -15,6 +15,8 @@ use gate_userspace::policy::placement::{Node, Placement, Scheme};
 use nix::sys::signal::Signal;
 use xtask::paths;
 
+mod whole;
+
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const REFUSED: &[u8] = b"SERVER_ERROR denied reason=unsupported rule=backends\r\n";
 
@@ -27,9 +29,13 @@ struct Site {
 
 impl Site {
     fn new(gate: &str, service: &str) -> Result<Self> {
+        Self::with_tenants(gate, service, EVERYONE)
+    }
+
+    fn with_tenants(gate: &str, service: &str, tenants: &str) -> Result<Self> {
         let stores: Vec<_> = (0..3).map(|_| Listening::memcached()).collect::<Result<_>>()?;
         let backends: Vec<_> = stores.iter().map(|store| store.address.to_string()).collect();
-        let gate = Listening::gate_before_pool(gate, &backends, service, EVERYONE)?;
+        let gate = Listening::gate_before_pool(gate, &backends, service, tenants)?;
         let nodes: Vec<_> = backends.iter().map(|name| Node { name: name.clone(), weight: 1 }).collect();
         Ok(Self { stores, gate, placement: Placement::new(Scheme::Ketama, &nodes) })
     }

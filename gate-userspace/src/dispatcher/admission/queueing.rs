@@ -26,6 +26,11 @@ pub(crate) trait QueuedRequest {
     /// True if no single client owns it: it is not refused for being late, and not counted by itself.
     fn is_coalesced(&self) -> bool;
 
+    /// True if it is a part of a request, which counts as a whole.
+    fn is_part(&self) -> bool {
+        false
+    }
+
     /// True if the request is slow by kind.
     fn is_slow(&self) -> bool;
 
@@ -133,17 +138,24 @@ impl<T: QueuedRequest> Admission<T> {
         if is_delayed && !shadow {
             return Err(self.delay_refusal());
         }
-        if is_delayed {
-            self.ledger.borrow().count_refusal(tenant, Reason::QueueDelay, price, true);
+        let only_counted = [
+            (is_delayed, Reason::QueueDelay),
+            (shadow && !request.is_coalesced() && self.is_past_deadline(request, waited), Reason::Deadline),
+        ];
+        for (_, reason) in only_counted.into_iter().filter(|(would_refuse, _)| *would_refuse) {
+            self.ledger.borrow().count_refusal(tenant, reason, price, true);
         }
         Ok(())
     }
 
     /// True if nobody wants the reply to a request that has waited so long.
     fn is_late(&self, request: &T, waited: Nanos) -> bool {
-        let is_past_deadline = self.deadline.get().is_some_and(|deadline| waited > deadline);
-        let is_late = is_past_deadline && !request.must_run();
-        !request.is_coalesced() && (is_late || !request.is_wanted())
+        let is_refused = self.is_past_deadline(request, waited) && !request.charged().shadow;
+        !request.is_coalesced() && (is_refused || !request.is_wanted())
+    }
+
+    fn is_past_deadline(&self, request: &T, waited: Nanos) -> bool {
+        !request.must_run() && self.deadline.get().is_some_and(|deadline| waited > deadline)
     }
 
     fn delay_refusal(&self) -> Refusal {
@@ -152,6 +164,9 @@ impl<T: QueuedRequest> Admission<T> {
 
     fn refuse_queued(&self, request: &T, refusal: Refusal) {
         let charged = request.charged();
+        if request.is_part() {
+            return;
+        }
         if !charged.is_counted {
             self.refuse(&mut self.ledger.borrow_mut(), charged, refusal);
         } else if !request.is_coalesced() {

@@ -21,6 +21,8 @@ pub(crate) struct Replies {
     /// The place of the first slot.
     first: u64,
     slots: VecDeque<Slot>,
+    /// The places of slots that are no request's own: the next one with a place of its own ends the reply.
+    parts: VecDeque<u64>,
     /// Ready to be sent.
     pub(crate) output: Buffer,
     /// Bytes held back in slots.
@@ -42,13 +44,20 @@ enum Slot {
 
 impl Replies {
     pub(crate) fn new(write_refusal: fn(Refusal, &mut Vec<u8>)) -> Self {
-        Self { write_refusal, first: 0, slots: VecDeque::new(), output: Buffer::default(), slot_bytes: 0 }
+        Self {
+            write_refusal,
+            first: 0,
+            slots: VecDeque::new(),
+            parts: VecDeque::new(),
+            output: Buffer::default(),
+            slot_bytes: 0,
+        }
     }
 
     /// Requests without a whole reply, and replies before their turn.
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - self.parts.len()
     }
 
     /// The place that the next request will have.
@@ -72,7 +81,10 @@ impl Replies {
     /// How much memory they take.
     #[inline]
     pub(crate) fn memory(&self) -> usize {
-        self.output.memory() + self.slot_bytes + self.slots.capacity() * size_of::<Slot>()
+        self.output.memory()
+            + self.slot_bytes
+            + self.slots.capacity() * size_of::<Slot>()
+            + self.parts.capacity() * size_of::<u64>()
     }
 
     /// The next request's place.
@@ -81,6 +93,25 @@ impl Replies {
         let seq = self.next();
         self.slots.push_back(Slot::Open);
         seq
+    }
+
+    /// The slot that was opened last becomes the first of so many parts of a reply; opens the others, and one for its end.
+    pub(crate) fn open_behind_parts(&mut self, count: u32) {
+        for _ in 0..count {
+            self.parts.push_back(self.next().0 - 1);
+            self.open();
+        }
+    }
+
+    /// Forgets a part of a reply that came before its turn. False if it may be in the output.
+    pub(crate) fn take_back(&mut self, seq: SeqNo) -> bool {
+        if seq.0 == self.first {
+            return false;
+        }
+        if let Slot::Part(bytes) = std::mem::replace(self.slot(seq), Slot::Open) {
+            self.slot_bytes -= bytes.len();
+        }
+        true
     }
 
     /// The next request's whole reply.
@@ -138,6 +169,7 @@ impl Replies {
         self.output.release();
         if self.slots.is_empty() {
             self.slots = VecDeque::new();
+            self.parts = VecDeque::new();
         }
     }
 
@@ -155,8 +187,7 @@ impl Replies {
 
     /// The first reply is whole: those behind it that are ready follow.
     fn advance(&mut self) {
-        self.slots.pop_front();
-        self.first += 1;
+        self.next_slot();
         while let Some(slot) = self.slots.front_mut() {
             match slot {
                 Slot::Open => return,
@@ -172,9 +203,17 @@ impl Replies {
                 }
                 Slot::Refused(refusal) => self.output.append(|out| (self.write_refusal)(*refusal, out)),
             }
-            self.slots.pop_front();
-            self.first += 1;
+            self.next_slot();
         }
+    }
+
+    #[inline]
+    fn next_slot(&mut self) {
+        self.slots.pop_front();
+        if self.parts.front() == Some(&self.first) {
+            self.parts.pop_front();
+        }
+        self.first += 1;
     }
 }
 

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::flights::{FlightLeader, PendingTtl};
 use super::versions::{KeyHash, Mark, Version};
+use crate::dispatcher::split::Split;
 use crate::protocol::Refusal;
 
 /// The result of a read.
@@ -41,6 +42,8 @@ pub(crate) enum CacheRole {
     LeadFlight(Box<FlightLeader>),
     /// gate's own query for the TTL of a reply, once there is that reply.
     QueryTtl(Option<Box<PendingTtl>>),
+    /// None: it is a part of a request that is with several stores.
+    Part(Rc<Split>),
 }
 
 impl CacheRole {
@@ -49,7 +52,7 @@ impl CacheRole {
         match self {
             Self::MarkWrite(mark) => mark.over(),
             Self::LeadFlight(leading) => leading.fail(refusal),
-            Self::None | Self::QueryTtl(_) => {}
+            Self::None | Self::QueryTtl(_) | Self::Part(_) => {}
         }
     }
 
@@ -65,7 +68,7 @@ impl CacheRole {
         match self {
             Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.read(bytes)),
             Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.read(bytes)),
-            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) => {}
+            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) | Self::Part(_) => {}
         }
     }
 

@@ -48,7 +48,7 @@ use super::metrics::{Event, WorkerMetrics};
 use super::request::{Charged, Decoded, InFlight};
 use super::settings::Settings;
 use super::tenants::ledger::Ledger;
-use super::wire::{Cacheable, Part};
+use super::wire::Cacheable;
 use crate::clock;
 use crate::policy::Tier;
 use crate::protocol::Access;
@@ -435,7 +435,6 @@ impl<W: Cacheable, C: CacheClient> Followers<W, C> {
         self.followers.push(InFlight {
             client: Rc::clone(client),
             node: target.node(),
-            part: Part::Whole,
             seq: slot.seq,
             charged: charged.clone(),
             features: CostFeatures::of::<W>(request),

@@ -18,11 +18,12 @@ use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::settings::Settings;
+use crate::dispatcher::split::PartOutcome;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use crate::dispatcher::stores::pool_identity::PoolIdentity;
-use crate::dispatcher::wire::{Part, SessionState, Ttl, Wire};
+use crate::dispatcher::wire::{SessionState, Ttl, Wire};
 use crate::protocol::Refusal;
 
 impl<W: Wire> StoreEvents for Service<W> {
@@ -82,6 +83,16 @@ impl<W: Wire> StoreEvents for Service<W> {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             observations.batch.mark_unmeasurable();
             return complete::<W>(std::mem::replace(&mut request.cache_role, CacheRole::None), sent);
+        }
+        if let CacheRole::Part(split) = &request.cache_role {
+            observations.batch.mark_unmeasurable();
+            if !is_paused {
+                self.admission.release_permit();
+            }
+            let rows = request.features.reply_rows;
+            let outcome = PartOutcome::Answered { rows, bytes: received, sent, is_paused };
+            self.end_split(&request.client, split, split.part_ended(outcome), now);
+            return None;
         }
         let (read, paid) = self.admission.record_reply(&request.charged, &request.features, received);
         if is_paused {
@@ -159,7 +170,7 @@ impl<W: Wire> StoreEvents for Service<W> {
             self.admission.release_permit();
         }
         let is_flight = matches!(request.cache_role, CacheRole::LeadFlight(_));
-        if progress.is_started && !is_flight {
+        if progress.is_started && !is_flight && !self.takes_back_part(&request) {
             // The client has read the beginning of its reply.
             return request.client.end(CloseCause::StoreFailed);
         }
@@ -170,20 +181,24 @@ impl<W: Wire> StoreEvents for Service<W> {
                     CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
                         self.answer(&request.client, request.seq, why);
                     }
+                    CacheRole::Part(split) => {
+                        let failed = PartOutcome::Failed(Refusal::of(Reason::StoreDown));
+                        self.end_part(&request.client, &split, request.seq, failed);
+                    }
                 }
                 return;
             }
             Failure::Uncertain => Refusal::uncertain(),
             Failure::Unsent { retry_after } => Refusal::after(Reason::StoreDown, retry_after),
         };
-        if request.part != Part::Whole {
-            return self.fail_part(&request.client, request.seq, request.part);
-        }
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),
             CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
                 self.admission.count_refusal(request.charged.tenant, refusal.reason);
                 self.refuse_queued(&request.client, request.seq, request.silent, refusal);
+            }
+            CacheRole::Part(split) => {
+                self.end_part(&request.client, &split, request.seq, PartOutcome::Failed(refusal));
             }
         }
     }
@@ -283,7 +298,7 @@ pub(crate) struct Observations {
 #[inline]
 fn complete<W: Wire>(cache_role: CacheRole, sent: Nanos) -> Option<Box<PendingTtl>> {
     match cache_role {
-        CacheRole::None | CacheRole::QueryTtl(None) => None,
+        CacheRole::None | CacheRole::QueryTtl(None) | CacheRole::Part(_) => None,
         CacheRole::MarkWrite(mark) => {
             mark.over();
             None

@@ -13,8 +13,9 @@ use crate::dispatcher::admission::ClientQueue;
 use crate::dispatcher::admission::queueing::{Dequeued, QueuedRequest};
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::request::{Charged, InFlight};
+use crate::dispatcher::split::PartOutcome;
 use crate::dispatcher::stores::events::FollowUp;
-use crate::dispatcher::wire::{Part, Wire};
+use crate::dispatcher::wire::Wire;
 use crate::protocol::Refusal;
 
 impl<W: Wire> QueueItem<W, Session<W>> {
@@ -57,6 +58,10 @@ impl<W: Wire> QueuedRequest for QueueItem<W, Session<W>> {
         matches!(self, Self::Shared { in_flight, .. } if in_flight.cache_role.is_coalesced())
     }
 
+    fn is_part(&self) -> bool {
+        matches!(self, Self::Shared { in_flight, .. } if matches!(in_flight.cache_role, CacheRole::Part(_)))
+    }
+
     fn must_run(&self) -> bool {
         matches!(self, Self::Dedicated { must_run: true, .. })
     }
@@ -89,6 +94,9 @@ impl<W: Wire> Service<W> {
         while let Some(Dequeued { request, bytes, result }) = self.admission.dequeue(now) {
             match (request, result) {
                 (QueueItem::Shared { in_flight, request }, Ok(())) => {
+                    if let CacheRole::Part(split) = &in_flight.cache_role {
+                        self.part_passes(split, &self.ledger.borrow());
+                    }
                     self.submit(in_flight, &request, &bytes, now)
                 }
                 (request, Err(refusal)) => self.refuse_dequeued(request, refusal),
@@ -127,7 +135,7 @@ impl<W: Wire> Service<W> {
         let store = in_flight.client.store(in_flight.node);
         let follow_up = match in_flight.cache_role {
             CacheRole::LeadFlight(_) => query_ttl(&in_flight, request, bytes),
-            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => None,
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) | CacheRole::Part(_) => None,
         };
         let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
         store.send(in_flight, request, bytes, (follow_up, slow), now);
@@ -148,10 +156,10 @@ impl<W: Wire> Service<W> {
             QueueItem::Shared { in_flight, .. } => in_flight,
             QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),
         };
-        let InFlight { client, part, seq, charged, silent, cache_role, .. } = in_flight;
+        let InFlight { client, seq, charged, silent, cache_role, .. } = in_flight;
         self.sample_late_refusal(&client, (charged.tenant, charged.class.query_type), &refusal);
-        if part != Part::Whole {
-            return self.fail_part(&client, seq, part);
+        if let CacheRole::Part(split) = cache_role {
+            return self.end_part(&client, &split, seq, PartOutcome::Refused(refusal, charged.price));
         }
         if !cache_role.is_coalesced() {
             self.refuse_queued(&client, seq, silent || client.left.get(), refusal);
@@ -185,16 +193,6 @@ fn query_ttl<W: Wire>(
     let cache_role = CacheRole::QueryTtl(None);
     let InFlight { node, seq, ref charged, features, .. } = *flight;
     let charged = charged.clone();
-    let in_flight = InFlight {
-        client,
-        node,
-        part: Part::Whole,
-        seq,
-        charged,
-        features,
-        silent: true,
-        redirects: 0,
-        cache_role,
-    };
+    let in_flight = InFlight { client, node, seq, charged, features, silent: true, redirects: 0, cache_role };
     Some(FollowUp { in_flight, request, bytes })
 }

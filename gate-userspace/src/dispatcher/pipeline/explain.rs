@@ -21,6 +21,7 @@ use crate::dispatcher::clients::client::ReplySink;
 use crate::dispatcher::hot_cache::CachePeek;
 use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass, Target};
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
@@ -218,9 +219,24 @@ impl<W: Wire> Service<W> {
                 }
             });
         }
-        let store = client.store(target.node());
-        if store.has_window(is_slow) && self.admission.may_take_permit(is_slow) {
-            store.accepts(now)?;
+        let mut nodes: Vec<NodeId> = match target {
+            Target::Several => W::keys(request, bytes).map(|key| self.settings.node_of(key)).collect(),
+            Target::One(_) | Target::Nowhere | Target::CrossSlot => vec![target.node()],
+        };
+        nodes.sort_unstable();
+        nodes.dedup();
+        let stores = || nodes.iter().map(|node| client.store(*node));
+        if stores().all(|store| store.has_window(is_slow)) && self.admission.may_take_permit(is_slow) {
+            let refusals: Vec<_> = stores().filter_map(|store| store.accepts(now).err()).collect();
+            match refusals.first() {
+                Some(refusal) if refusals.len() == nodes.len() => return Err((*refusal).into()),
+                Some(_) => explained.notes.push(format!(
+                    "the keys of {} of {} stores are missing: they are down",
+                    refusals.len(),
+                    nodes.len()
+                )),
+                None => {}
+            }
             return Ok(Verdict::Passes);
         }
         self.admission.queue_accepts(tenant, bytes.len(), !self.tenants.borrow().are_several())?;

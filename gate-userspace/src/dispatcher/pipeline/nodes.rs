@@ -2,26 +2,30 @@
 //!
 //! **Problem.** A `get` of many keys may be about several stores, and its client waits for one reply. **Rule.** Such a request is
 //! charged and admitted once, and sent as one request to each store, each with a reply slot of its own: the client reads the
-//! values of the first store, then those of the next, and one end. **Failures.** A client that reads an error takes it for the
-//! end of the reply. So the keys of a store that fails are missing from it, as keys that are not there are, and that is
-//! counted; where all stores fail the request is refused.
+//! values of the first store, then those of the next, and one end, which has a slot as well. **Failures.** A client that reads an
+//! error takes it for the end of the reply. So the keys of a store that fails are missing from it, as keys that are not there are,
+//! and that is counted. Where all stores fail, or gate refuses a part, the refusal is the end: an overload is no miss.
 
 use std::rc::Rc;
 
+use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
+use crate::clock;
+use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::cluster::Cluster;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, SeqNo, Target};
+use crate::dispatcher::split::{PartOutcome, Read, Split, SplitOutcome};
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
-use crate::dispatcher::wire::{Part, Placed, Wire};
+use crate::dispatcher::wire::{Placed, Wire};
 use crate::policy::placement;
 use crate::protocol::{Refusal, Rule};
 
@@ -138,65 +142,77 @@ impl<W: Wire> Service<W> {
     pub(super) fn send_parts(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
-        mut charged: Charged,
+        charged: Charged,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<Parts, Refusal> {
-        let Decoded { client, slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
+        let Decoded { slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
         let buffers = &mut *self.part_buffers.borrow_mut();
         buffers.iter_mut().for_each(Vec::clear);
         W::split(request, bytes, |key| self.settings.node_of(key).index(), buffers);
         let count = buffers.iter().filter(|part| !part.is_empty()).count() as u32;
         let mut parts = Parts { count, failed: 0 };
-        let mut refused = None;
-        let of_part = |charged: &mut Charged, place: u32| {
-            let price = charged.price;
-            let share = MilliRu(price.0 / (count - place));
-            charged.price = MilliRu(price.0 - share.0);
-            Charged { price: share, ..charged.clone() }
-        };
-        let whole = charged.clone();
+        let end = SeqNo(seq.0 + u64::from(count));
+        let split = Rc::new(Split::new(end, charged, CostFeatures::of::<W>(request), count));
         let filled = NodeId::all(buffers.len()).filter(|node| !buffers[node.index()].is_empty());
         for (place, node) in (0..count).zip(filled) {
-            let part = if place + 1 == count { Part::Last } else { Part::Inner };
-            let bytes = &buffers[node.index()][..];
-            let Some(request) = W::part(bytes, part) else {
-                parts.failed |= 1 << place;
-                self.metrics.count(Event::PartFailed);
-                continue;
-            };
-            let slow = is_slow::<W>(&request);
-            match self.accepts(client, node, (charged.tenant, bytes.len()), slow, now) {
-                Err(refusal) => {
-                    parts.failed |= 1 << place;
-                    self.metrics.count(Event::PartFailed);
-                    refused.get_or_insert(refusal);
-                }
-                Ok(has_permit) => {
-                    if !charged.is_counted {
-                        self.hot.cache_role(decoded, None);
-                        self.admission.count_passed(ledger, &mut charged);
-                    }
-                    let in_flight = InFlight {
-                        client: Rc::clone(client),
-                        node,
-                        part,
-                        seq: SeqNo(seq.0 + u64::from(place)),
-                        charged: of_part(&mut charged, place),
-                        features: CostFeatures::of::<W>(&request),
-                        silent: false,
-                        redirects: 0,
-                        cache_role: CacheRole::None,
-                    };
-                    self.pass_on(in_flight, &request, bytes, has_permit, now);
-                }
+            let sent = self.send_part(decoded, place, node, (&split, &buffers[node.index()]), ledger, now);
+            let Err(outcome) = sent else { continue };
+            self.metrics.count(Event::PartFailed);
+            parts.failed |= 1 << place;
+            // The last outcome of all is one of these only if none was sent.
+            if let Some(SplitOutcome::Refused(refusal)) = split.part_ended(outcome) {
+                return Err(self.admission.refuse(ledger, &split.charged, refusal));
             }
         }
-        match refused {
-            Some(refusal) if parts.failed.count_ones() == count => {
-                Err(self.admission.refuse(ledger, &whole, refusal))
-            }
-            Some(_) | None => Ok(parts),
+        if parts.failed == 0 || split.is_passed() {
+            self.hot.cache_role(decoded, None);
+        }
+        Ok(parts)
+    }
+
+    /// Sends a part to its store, or puts it into the queue.
+    fn send_part(
+        &self,
+        decoded: Decoded<'_, W, Session<W>>,
+        place: u32,
+        node: NodeId,
+        (split, bytes): (&Rc<Split>, &[u8]),
+        ledger: &Ledger,
+        now: Nanos,
+    ) -> Result<(), PartOutcome> {
+        let Decoded { client, slot, .. } = decoded;
+        let Some(request) = W::part(bytes) else {
+            return Err(PartOutcome::Failed(Refusal::of(Reason::StoreDown)));
+        };
+        let features = CostFeatures::of::<W>(&request);
+        let whole = &split.charged;
+        let charged = Charged { price: split.price_of(features.rows), is_counted: true, ..whole.clone() };
+        let (tenant, price) = (charged.tenant, charged.price);
+        let has_permit = self
+            .accepts(client, node, (tenant, bytes.len()), is_slow::<W>(&request), now)
+            .map_err(|refusal| PartOutcome::Refused(refusal, price))?;
+        if has_permit {
+            self.part_passes(split, ledger);
+        }
+        let in_flight = InFlight {
+            client: Rc::clone(client),
+            node,
+            seq: SeqNo(slot.seq.0 + u64::from(place)),
+            charged,
+            features,
+            silent: false,
+            redirects: 0,
+            cache_role: CacheRole::Part(Rc::clone(split)),
+        };
+        self.pass_on(in_flight, &request, bytes, has_permit, now);
+        Ok(())
+    }
+
+    /// A part is sent: with the first one the request counts as passed.
+    pub(super) fn part_passes(&self, split: &Split, ledger: &Ledger) {
+        if split.passes() {
+            self.admission.count_passed(ledger, &mut split.charged.clone());
         }
     }
 
@@ -242,23 +258,69 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// Opens the reply slots of a request's parts, of which the first is open, and ends those that were not sent.
+    /// Opens the reply slots of a request's parts, of which the first is open, and that of its end, and ends those that were not sent.
     pub(super) fn open_parts(replies: &mut Replies, first: SeqNo, parts: Parts) {
-        for _ in 1..parts.count {
-            replies.open();
-        }
+        replies.open_behind_parts(parts.count);
         for place in (0..parts.count).filter(|place| parts.failed & (1 << place) != 0) {
-            let part = if place + 1 == parts.count { Part::Last } else { Part::Inner };
-            end_part::<W>(replies, SeqNo(first.0 + u64::from(place)), part);
+            replies.whole(SeqNo(first.0 + u64::from(place)));
         }
     }
 
-    /// A part gets no reply from its store: its keys are missing.
-    pub(super) fn fail_part(&self, client: &Rc<Session<W>>, seq: SeqNo, part: Part) {
+    /// True for a part whose reply has begun and of which the client has read nothing: it is as if it had not.
+    pub(super) fn takes_back_part(&self, part: &InFlight<Rc<Session<W>>, CacheRole>) -> bool {
+        matches!(part.cache_role, CacheRole::Part(_))
+            && !part.client.is_gone()
+            && part.client.conversation.borrow_mut().replies.take_back(part.seq)
+    }
+
+    /// A part has no answer of its store.
+    pub(super) fn end_part(&self, client: &Rc<Session<W>>, split: &Split, seq: SeqNo, outcome: PartOutcome) {
         self.metrics.count(Event::PartFailed);
         if !client.is_gone() {
-            end_part::<W>(&mut client.conversation.borrow_mut().replies, seq, part);
+            client.conversation.borrow_mut().replies.whole(seq);
             self.mark_pending_write(client);
+        }
+        self.end_split(client, split, split.part_ended(outcome), clock::monotonic());
+    }
+
+    /// Ends a request with the outcome of its last part.
+    pub(super) fn end_split(
+        &self,
+        client: &Rc<Session<W>>,
+        split: &Split,
+        outcome: Option<SplitOutcome>,
+        now: Nanos,
+    ) {
+        let Some(outcome) = outcome else { return };
+        let whole = &split.charged;
+        match outcome {
+            SplitOutcome::Answered(Read { rows, bytes, sent, is_paused }) => {
+                self.admission.record_reply(whole, &split.features(rows), bytes);
+                if !is_paused {
+                    self.admission
+                        .observe(Answered { class: whole.class, charged: whole.at, sent, count: 1 }, now);
+                }
+            }
+            SplitOutcome::InPart => {}
+            SplitOutcome::Refused(refusal) => {
+                let ledger = &mut *self.ledger.borrow_mut();
+                if split.is_passed() {
+                    let unspent = Charged { price: split.unspent(), ..whole.clone() };
+                    self.admission.give_back(ledger, &unspent);
+                    ledger.count_refusal(whole.tenant, refusal.reason, MilliRu::ZERO, false);
+                } else {
+                    self.admission.refuse(ledger, whole, refusal);
+                }
+            }
+        }
+        if client.is_gone() {
+            return;
+        }
+        match outcome {
+            SplitOutcome::Answered(_) | SplitOutcome::InPart => {
+                self.answer(client, split.end, W::END_OF_PARTS)
+            }
+            SplitOutcome::Refused(refusal) => self.refuse_queued(client, split.end, false, refusal),
         }
     }
 }
@@ -296,11 +358,3 @@ fn node_in_cluster<W: Wire>(
 
 /// No cluster's epoch.
 const EPOCH_IN_DOUBT: u64 = u64::MAX;
-
-/// Ends the reply of a part without a value.
-fn end_part<W: Wire>(replies: &mut Replies, seq: SeqNo, part: Part) {
-    if part == Part::Last {
-        replies.part(seq, W::END_OF_PARTS);
-    }
-    replies.whole(seq);
-}

@@ -25,7 +25,7 @@ use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyProgress, StoreEvents as _};
-use crate::dispatcher::wire::{Part, Wire};
+use crate::dispatcher::wire::Wire;
 use crate::protocol::resp::cluster::Redirection;
 
 impl<W: Wire> Service<W> {
@@ -98,8 +98,8 @@ impl<W: Wire> Service<W> {
                 self.failed(in_flight, progress, Failure::Unsent { retry_after });
                 continue;
             }
-            let asking = W::part(W::ASKING, Part::Whole).filter(|_| asks);
-            let Some(request) = W::part(&bytes, Part::Whole) else {
+            let asking = W::again(W::ASKING).filter(|_| asks);
+            let Some(request) = W::again(&bytes) else {
                 self.failed(in_flight, progress, Failure::Astray(UNREADABLE));
                 continue;
             };
@@ -185,7 +185,6 @@ fn asking_for<C: Clone>(in_flight: &InFlight<C, CacheRole>) -> InFlight<C, Cache
     InFlight {
         client: in_flight.client.clone(),
         node,
-        part: Part::Whole,
         seq,
         charged: in_flight.charged.clone(),
         features,

@@ -22,7 +22,7 @@ use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass, Target};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
-use crate::dispatcher::wire::{Effect, Part, Route, SessionState, Wire};
+use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
 use crate::protocol::{Blame, Refusal, RequestMeta, Rule};
@@ -320,7 +320,6 @@ impl<W: Wire> Service<W> {
         let in_flight = InFlight {
             client: Rc::clone(client),
             node,
-            part: Part::Whole,
             seq,
             charged,
             features: CostFeatures::of::<W>(request),

@@ -4,9 +4,7 @@ use gate_common::units::Nanos;
 use memchr::memchr;
 
 use self::multiget::{END, Multiget};
-use super::{
-    Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Part, Placed, Route, Stateless, Ttl, Wire,
-};
+use super::{Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Placed, Route, Stateless, Ttl, Wire};
 use crate::clock;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{self, Command, Decoder, Fault, FaultKind, Limits, Quiet, Request};
@@ -179,11 +177,9 @@ impl Codec for Memcached {
         parts.iter_mut().filter(|part| !part.is_empty()).for_each(|part| part.extend_from_slice(b"\r\n"));
     }
 
-    fn part(bytes: &[u8], part: Part) -> Option<Request> {
+    fn part(bytes: &[u8]) -> Option<Request> {
         match Decoder::new(Limits::default()).next(bytes) {
-            Step::Request { request, .. } => {
-                Some(if part == Part::Inner { request.without_end() } else { request })
-            }
+            Step::Request { request, .. } => Some(request.without_end()),
             _ => None,
         }
     }

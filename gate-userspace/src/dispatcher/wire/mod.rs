@@ -108,8 +108,13 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     ) {
     }
 
-    /// The request that a part is.
-    fn part(_bytes: &[u8], _part: Part) -> Option<Self::Request> {
+    /// The request that a part is; its reply has no end.
+    fn part(_bytes: &[u8]) -> Option<Self::Request> {
+        None
+    }
+
+    /// The request that these bytes are, which is sent again.
+    fn again(_bytes: &[u8]) -> Option<Self::Request> {
         None
     }
 
@@ -150,7 +155,7 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// Appends that answer.
     fn present(_request: &Self::Request, _bytes: &[u8], _view: &ClusterView<'_>, _out: &mut Vec<u8>) {}
 
-    /// The end of a reply whose last part got none.
+    /// The end of a reply, behind those of its parts.
     const END_OF_PARTS: &'static [u8] = b"";
 
     /// True if the store answers it with exactly one reply.
@@ -277,17 +282,6 @@ pub(crate) enum Ttl {
     Unbounded,
     /// At most so long.
     AtMost(Nanos),
-}
-
-/// A request's place among the requests that one of the client's was split into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// All of what the client sent.
-    Whole,
-    /// One whose reply goes on with the next part's.
-    Inner,
-    /// The one with whose reply the client's ends.
-    Last,
 }
 
 /// A cluster as its clients see it: one node that has all slots.

@@ -147,7 +147,7 @@ impl Codec for Resp {
         cluster::slot(request, bytes)
     }
 
-    fn part(bytes: &[u8], _: super::Part) -> Option<Request> {
+    fn again(bytes: &[u8]) -> Option<Request> {
         let mut decoder = Decoder::new(Limits { gather: u32::MAX, ..Limits::default() });
         match decoder.next(bytes) {
             Step::Request { len, request } if len == bytes.len() => Some(request),

@@ -39,6 +39,13 @@ pub(super) const ROWS: &[Broken] = &[
         ],
     ),
     (
+        "listen",
+        "backends = [\"127.0.0.1:1 name=a\", \"127.0.0.1:2\", \"127.0.0.1:3 name=a\"]\nlisten",
+        &[
+            r#"6: service[0].backends = ["127.0.0.1:1 name=a", "127.0.0.1:2", "127.0.0.1:3 name=a"]: has 127.0.0.1:1 and 127.0.0.1:3, which are both "a" in the choice of a key's store: one of them would have no key; give each a name of its own (`name=`)"#,
+        ],
+    ),
+    (
         "\"memcached\"",
         "\"resp\"\nbackends = \"127.0.0.1:1\"\nhash = \"twemproxy\"\nkey_hash = \"hsieh\"\nhash_tag = \"<\"",
         &[

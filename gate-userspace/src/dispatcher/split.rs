@@ -1,0 +1,226 @@
+//! A request whose keys are at several stores, from its charge to the end of its reply.
+//!
+//! **Rule.** Its parts go their ways by themselves. All that concerns the request as a whole is here, once: its charge, how much was
+//! read for it, how long it took, and how its reply ends.
+
+use std::cell::Cell;
+
+use gate_common::abi::Reason;
+use gate_common::units::{MilliRu, Nanos};
+
+use super::metrics::cost_samples::CostFeatures;
+use super::request::{Charged, SeqNo};
+use crate::protocol::Refusal;
+
+/// The state of such a request.
+#[derive(Debug)]
+pub(crate) struct Split {
+    /// The place of the end of its reply, behind the places of its parts.
+    pub(crate) end: SeqNo,
+    pub(crate) charged: Charged,
+    features: CostFeatures,
+    /// The number of its parts, of those that have no outcome yet, and of those that are answered.
+    count: u32,
+    left: Cell<u32>,
+    answered: Cell<u32>,
+    rows: Cell<u32>,
+    bytes: Cell<usize>,
+    /// When the first part was sent.
+    sent: Cell<Nanos>,
+    is_paused: Cell<bool>,
+    /// Why gate has refused a part.
+    refused: Cell<Option<Refusal>>,
+    /// Why a store has failed.
+    failed: Cell<Option<Refusal>>,
+    /// The price of the parts that were not sent.
+    unspent: Cell<MilliRu>,
+    is_passed: Cell<bool>,
+}
+
+/// The outcome of a part.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PartOutcome {
+    /// Answered by so many rows and bytes.
+    Answered { rows: u32, bytes: usize, sent: Nanos, is_paused: bool },
+    /// Not answered by its store.
+    Failed(Refusal),
+    /// Not sent, and not paid for.
+    Refused(Refusal, MilliRu),
+}
+
+/// The outcome of the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SplitOutcome {
+    /// All stores have answered.
+    Answered(Read),
+    /// Some stores have not: their keys are missing.
+    InPart,
+    /// Refused, behind what some stores may have answered.
+    Refused(Refusal),
+}
+
+/// The answers of all stores together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub(crate) rows: u32,
+    pub(crate) bytes: usize,
+    pub(crate) sent: Nanos,
+    /// True if the time is not the stores' own.
+    pub(crate) is_paused: bool,
+}
+
+impl Split {
+    /// A request in so many parts.
+    pub(crate) fn new(end: SeqNo, charged: Charged, features: CostFeatures, count: u32) -> Self {
+        Self {
+            end,
+            charged,
+            features,
+            count,
+            left: Cell::new(count),
+            answered: Cell::new(0),
+            rows: Cell::new(0),
+            bytes: Cell::new(0),
+            sent: Cell::new(Nanos::MAX),
+            is_paused: Cell::new(false),
+            refused: Cell::new(None),
+            failed: Cell::new(None),
+            unspent: Cell::new(MilliRu::ZERO),
+            is_passed: Cell::new(false),
+        }
+    }
+
+    /// The features of the request, with the rows of its replies.
+    pub(crate) fn features(&self, reply_rows: u32) -> CostFeatures {
+        CostFeatures { reply_rows, ..self.features }
+    }
+
+    /// The price of a part with so many of its rows.
+    pub(crate) fn price_of(&self, rows: u32) -> MilliRu {
+        let share = u64::from(self.charged.price.0) * u64::from(rows) / u64::from(self.features.rows.max(1));
+        MilliRu(u32::try_from(share).unwrap_or(u32::MAX).min(self.charged.price.0))
+    }
+
+    /// A part is sent: true if it is the first.
+    pub(crate) fn passes(&self) -> bool {
+        !self.is_passed.replace(true)
+    }
+
+    /// True if a part was sent.
+    pub(crate) fn is_passed(&self) -> bool {
+        self.is_passed.get()
+    }
+
+    /// The price of the parts that were not sent.
+    pub(crate) fn unspent(&self) -> MilliRu {
+        self.unspent.get()
+    }
+
+    /// A part has its outcome; returns that of the whole with the last one's.
+    pub(crate) fn part_ended(&self, outcome: PartOutcome) -> Option<SplitOutcome> {
+        self.left.set(self.left.get() - 1);
+        match outcome {
+            PartOutcome::Answered { rows, bytes, sent, is_paused } => {
+                self.answered.set(self.answered.get() + 1);
+                self.rows.set(self.rows.get().saturating_add(rows));
+                self.bytes.set(self.bytes.get().saturating_add(bytes));
+                self.sent.set(self.sent.get().min(sent));
+                self.is_paused.set(self.is_paused.get() || is_paused);
+            }
+            PartOutcome::Failed(refusal) => self.failed.set(self.failed.get().or(Some(refusal))),
+            PartOutcome::Refused(refusal, price) => {
+                self.unspent.set(self.unspent.get().saturating_add(price));
+                // A store that is down is no refusal of gate's, whether or not that is known beforehand.
+                let why = if refusal.reason == Reason::StoreDown { &self.failed } else { &self.refused };
+                why.set(why.get().or(Some(refusal)));
+            }
+        }
+        (self.left.get() == 0).then(|| self.outcome())
+    }
+
+    fn outcome(&self) -> SplitOutcome {
+        let read = Read {
+            rows: self.rows.get(),
+            bytes: self.bytes.get(),
+            sent: self.sent.get(),
+            is_paused: self.is_paused.get(),
+        };
+        match (self.refused.get(), self.failed.get(), self.answered.get()) {
+            (Some(refusal), _, _) | (None, Some(refusal), 0) => SplitOutcome::Refused(refusal),
+            (None, _, answered) if answered == self.count => SplitOutcome::Answered(read),
+            (None, _, _) => SplitOutcome::InPart,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PartOutcome::{Answered, Failed, Refused};
+    use super::*;
+    use crate::dispatcher::request::RequestClass;
+    use crate::dispatcher::tenants::ledger::TenantId;
+    use crate::dispatcher::tenants::request_limits::LimitSet;
+    use crate::policy::Tier;
+    use crate::policy::admission::QueryType;
+    use crate::protocol::RowsBy;
+    use crate::protocol::price_class::PriceClass;
+
+    fn split(count: u32) -> Split {
+        let charged = Charged {
+            tenant: TenantId(1),
+            member: None,
+            price: MilliRu(1_000),
+            class: RequestClass { tier: Tier::Standard, query_type: QueryType(0) },
+            at: Nanos(1),
+            shadow: false,
+            is_charged_by_xdp: false,
+            is_datagram: false,
+            is_counted: false,
+            limits: LimitSet::NONE,
+        };
+        let features = CostFeatures {
+            class: PriceClass::OTHER,
+            rows_by: RowsBy::Request,
+            rows: 40,
+            bytes: 200,
+            reply_rows: 0,
+        };
+        Split::new(SeqNo(count.into()), charged, features, count)
+    }
+
+    const DOWN: Refusal = Refusal::of(Reason::StoreDown);
+    const FULL: Refusal = Refusal::of(Reason::QueueFull);
+
+    fn answered(rows: u32, sent: u64) -> PartOutcome {
+        Answered { rows, bytes: 100, sent: Nanos(sent), is_paused: false }
+    }
+
+    #[test]
+    fn the_last_outcome_is_that_of_the_whole() {
+        let read = Read { rows: 5, bytes: 200, sent: Nanos(3), is_paused: false };
+        let price = MilliRu(500);
+        for (parts, outcome) in [
+            (vec![answered(2, 7), answered(3, 3)], SplitOutcome::Answered(read)),
+            (vec![Failed(DOWN), answered(3, 3)], SplitOutcome::InPart),
+            (vec![answered(3, 3), Refused(DOWN, price)], SplitOutcome::InPart),
+            // An overload is no miss.
+            (vec![answered(3, 3), Refused(FULL, price)], SplitOutcome::Refused(FULL)),
+            (vec![Failed(DOWN), Refused(FULL, price)], SplitOutcome::Refused(FULL)),
+            (vec![Failed(Refusal::uncertain()), Failed(DOWN)], SplitOutcome::Refused(Refusal::uncertain())),
+            (vec![Refused(DOWN, price), Refused(DOWN, price)], SplitOutcome::Refused(DOWN)),
+        ] {
+            let split = split(2);
+            assert_eq!(split.part_ended(parts[0]), None, "{parts:?}");
+            assert_eq!(split.part_ended(parts[1]), Some(outcome), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_costs_by_its_keys_and_what_is_not_sent_is_not_spent() {
+        let split = split(2);
+        assert_eq!([1, 39, 40].map(|rows| split.price_of(rows)), [25, 975, 1_000].map(MilliRu));
+        let _ = split.part_ended(Refused(FULL, split.price_of(39)));
+        assert_eq!(split.unspent(), MilliRu(975));
+        assert!(split.passes() && !split.passes() && split.is_passed());
+    }
+}
