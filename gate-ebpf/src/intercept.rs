@@ -70,7 +70,7 @@ static INTERCEPTED: HashMap<InterceptKey, Intercepted> =
 /// Where gate does.
 #[map]
 static LISTENERS: SockMap = SockMap::with_max_entries(intercept_maps::MOST_LISTENERS, 0);
-/// What became of new connections.
+/// Counts of new connections, by what became of them.
 #[map]
 static COUNTS: Array<InterceptCounts> = Array::with_max_entries(intercept_maps::MOST_ADDRESSES, MMAPABLE);
 

@@ -36,7 +36,7 @@ pub struct InterceptedAddress {
     pub address: String,
     /// True if connections from the machine itself are intercepted as well.
     pub local: bool,
-    /// What becomes of new connections while gate is lost: `pass` or `refuse`.
+    /// The end of new connections while gate is lost: `pass` or `refuse`.
     pub on_lost: Cow<'static, str>,
     /// The end of a client's next connection: `gate`, `store` or `nobody`.
     pub reaches: Cow<'static, str>,

@@ -14,7 +14,7 @@ use nix::sys::socket::{SockaddrStorage, getsockname};
 
 use super::hot_restart::InheritedSockets;
 use super::settings::Settings;
-use super::{Error, listen};
+use super::{Dispatcher, Error, listen};
 use crate::config::{Config, Service};
 use crate::kernel::owner::Predecessor;
 use crate::kernel::{self, Interception, Target, loopbacks};
@@ -89,6 +89,21 @@ impl Reserved {
         let port = v4.or_else(|| name.as_sockaddr_in6().map(|name| name.port()));
         self.sockets.push(socket);
         Ok(SocketAddr::new(address.ip(), port.ok_or(io::ErrorKind::InvalidData)?))
+    }
+}
+
+impl Dispatcher {
+    /// The sockets that connections of intercepted services are to be given to. They are open as long as one of these is: to be
+    /// dropped before this closes its own.
+    #[must_use]
+    pub fn take_targets(&mut self) -> Vec<Target> {
+        std::mem::take(&mut self.targets)
+    }
+
+    /// True if it listens with sockets of the gate before this one.
+    #[must_use]
+    pub fn has_inherited(&self) -> bool {
+        self.inherited
     }
 }
 

@@ -242,19 +242,6 @@ impl Dispatcher {
         Ok(Some(this))
     }
 
-    /// The sockets that connections of intercepted services are to be given to. They are open as long as one of these is: to be
-    /// dropped before this closes its own.
-    #[must_use]
-    pub fn take_targets(&mut self) -> Vec<Target> {
-        std::mem::take(&mut self.targets)
-    }
-
-    /// True if it listens with sockets of the gate before this one.
-    #[must_use]
-    pub fn has_inherited(&self) -> bool {
-        self.inherited
-    }
-
     /// Puts in force what may change while it runs: [`Config::from_next_start`] lists the rest. The maps hold a
     /// layout of this configuration.
     ///

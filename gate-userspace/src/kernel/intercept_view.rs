@@ -58,7 +58,7 @@ pub enum Reaches {
     Gate,
     /// The store gets it.
     Store(Lost),
-    /// It is refused.
+    /// A refusal.
     Nobody(Lost),
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_reaches_gate_only_while_it_lives_and_is_attached() {
+    fn connections_reach_gate_only_while_it_lives_and_is_attached() {
         let address = |refuses| InterceptedAddress {
             address: "198.18.0.1:7".parse().unwrap(),
             service: "redis".to_owned(),

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 185] = [
+const ORDER: [&str; 186] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -150,6 +150,7 @@ const ORDER: [&str; 185] = [
     "tls/mod.rs",
     "tls/socket.rs",
     "tls/turns.rs",
+    "split.rs",
     "request.rs",
     "store_place.rs",
     "cluster.rs",

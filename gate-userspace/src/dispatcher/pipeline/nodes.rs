@@ -188,9 +188,9 @@ impl<W: Wire> Service<W> {
         let features = CostFeatures::of::<W>(&request);
         let whole = &split.charged;
         let charged = Charged { price: split.price_of(features.rows), is_counted: true, ..whole.clone() };
-        let (tenant, price) = (charged.tenant, charged.price);
+        let price = charged.price;
         let has_permit = self
-            .accepts(client, node, (tenant, bytes.len()), is_slow::<W>(&request), now)
+            .accepts(client, node, (charged.tenant, bytes.len()), is_slow::<W>(&request), now)
             .map_err(|refusal| PartOutcome::Refused(refusal, price))?;
         if has_permit {
             self.part_passes(split, ledger);

@@ -28,7 +28,7 @@ fn set(site: &Site, keys: &[String], len: usize) -> Result<()> {
     keys.iter().try_for_each(|key| site.check(&format!("set {key} 0 0 {len}\r\n{value}\r\n"), b"STORED\r\n"))
 }
 
-/// What the last of some reads of these keys was charged, after it has been learned.
+/// The charge of a read of these keys, once it has been learned.
 fn learned_price(site: &Site, keys: &[String]) -> Result<f64> {
     let mut client = site.gate.connect()?;
     for _ in 0..30 {

@@ -155,16 +155,17 @@ fn hits_keep_their_time_beside_thrice_what_can_be_processed() -> Result<()> {
         give_way();
         Some(whole(200, FRESH, &original(target(head))))
     })?;
-    let [busy, idle] = ["processed-thrice", "processed-never"].map(|name| Site::start(name, origin.address));
-    let [busy, idle] = [busy?, idle?];
-    let [mut at_busy, mut at_idle] =
-        [Hitter::start(&busy, origin.address)?, Hitter::start(&idle, origin.address)?];
+    let busy = Site::start("processed-thrice", origin.address)?;
+    let idle = Site::start("processed-never", origin.address)?;
+    let mut at_busy = Hitter::start(&busy, origin.address)?;
+    let mut at_idle = Hitter::start(&idle, origin.address)?;
     let over = AtomicBool::new(false);
     let next = AtomicU64::new(2);
     run_first()?;
     let (rounds, answered) = std::thread::scope(|scope| {
         let servers = [busy.gate.address, origin.address];
-        let (next, over) = (&next, &over);
+        let next = &next;
+        let over = &over;
         let asking: Vec<_> =
             (0..ASKERS).map(|number| scope.spawn(move || ask(servers, (number, next), over))).collect();
         let measured = (0..ROUNDS).map(|_| {
