@@ -1,5 +1,7 @@
 //! A Redis Cluster behind one service: each request at the node of its slot, wherever that moves, and one plain Redis for clients.
 
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,6 +11,7 @@ use gate_tests::proxy::Listening;
 use gate_tests::redis_cluster::{Client, RedisCluster};
 use gate_tests::rng::Rng;
 use gate_tests::wait::wait_until;
+use gate_userspace::policy::placement;
 use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -149,10 +152,11 @@ fn requests_follow_slots_that_move_and_no_client_notices() -> Result<()> {
     let values = site.values(key)?;
     ensure!(values[0].starts_with("-MOVED ") && values[1] == bulk("old"), "{values:?}");
     ensure!(counter(&site.gate, "slots-changed")? >= 1);
-    // The map is right again.
-    let before = counter(&site.gate, "redirected")?;
-    client.check(&format!("GET {key}"), &bulk("old"))?;
-    ensure!(counter(&site.gate, "redirected")? == before);
+    wait_until("the map is not right again", || {
+        let before = counter(&site.gate, "redirected")?;
+        client.check(&format!("GET {key}"), &bulk("old"))?;
+        Ok(counter(&site.gate, "redirected")? == before)
+    })?;
     Ok(())
 }
 
@@ -362,7 +366,7 @@ fn a_dead_primary_costs_its_own_keys_alone() -> Result<()> {
 
 #[test]
 fn a_kept_answer_does_not_outlive_its_slots_node() -> Result<()> {
-    let hot = "hot_keys = { cache = \"on\", threshold = \"5\", ttl = \"3s\" }\n";
+    let hot = "hot_keys = { cache = \"on\", threshold = \"5\", ttl = \"60s\" }\n";
     let site = Site::new(hot)?;
     let [key, ..] = &site.keys()[..] else { unreachable!() };
     let mut client = site.client()?;
@@ -377,8 +381,47 @@ fn a_kept_answer_does_not_outlive_its_slots_node() -> Result<()> {
     site.cluster.give(key, 1, &[1, 0, 2])?;
     site.cluster.client(1)?.check(&format!("SET {key} new"), "+OK\r\n")?;
     client.check(&format!("SET {{{key}}}:other v"), "+OK\r\n")?;
-    client.check(&format!("GET {key}"), &bulk("new"))?;
+    wait_until("its answer is kept", || Ok(client.ask(&format!("GET {key}"))? == bulk("new")))
+}
+
+/// A script's errors are its author's words, not a node's.
+#[test]
+fn a_scripts_redirection_leads_nobody_elsewhere() -> Result<()> {
+    let site = Site::new("")?;
+    let keys = site.keys();
+    let trap = TcpListener::bind("127.0.0.1:0")?;
+    trap.set_nonblocking(true)?;
+    let mut client = site.client()?;
+    let mut other = site.client()?;
+    for key in &keys {
+        other.check(&format!("SET {key} own"), "+OK\r\n")?;
+    }
+    let elsewhere = [trap.local_addr()?, site.gate.address, site.cluster.nodes[2].address];
+    for (key, to) in keys[..2].iter().flat_map(|key| elsewhere.map(|to| (key, to))) {
+        for kind in ["MOVED", "ASK"] {
+            let error = format!("{kind} {} {to}", placement::slot(key.as_bytes()));
+            let script = format!("return redis.error_reply('{error}')");
+            let said = client.ask(&command(&["EVAL", &script, "1", key]))?;
+            ensure!(
+                said.starts_with('-') && !said.contains("MOVED") && !said.contains("ASK"),
+                "{error}: {said}"
+            );
+            let before = counter(&site.gate, "redirected")?;
+            for key in &keys {
+                other.check(&format!("GET {key}"), &bulk("own"))?;
+            }
+            ensure!(counter(&site.gate, "redirected")? == before, "{error} has changed the slots");
+        }
+    }
+    let came = trap.accept().map(|(_, from)| from);
+    ensure!(came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{came:?}");
     Ok(())
+}
+
+/// A command in the protocol, but for its last end of line.
+fn command(words: &[&str]) -> String {
+    let each: String = words.iter().map(|word| format!("\r\n${}\r\n{word}", word.len())).collect();
+    format!("*{}{each}", words.len())
 }
 
 #[test]

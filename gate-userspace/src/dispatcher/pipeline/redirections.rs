@@ -1,5 +1,8 @@
 //! Requests that a node of a cluster sends to another, by `MOVED` or `ASK`; and the slots, which are read again then.
 //!
+//! **Trust.** A client's script can write an error that reads like a redirection. So one leads its own request alone, and only to a node
+//! that a node has named to gate itself; it changes no slot, and no other client's way.
+//!
 //! **Order.** A client's requests about a slot go to one node over one connection, and are redirected in the order of their replies,
 //! over one connection as well. Before requests go to a slot's new node directly, its clients have all their replies
 //! ([`crate::dispatcher::cluster`]).
@@ -57,7 +60,7 @@ impl<W: Wire> Service<W> {
         self.failed(in_flight, progress, Failure::Astray(failure));
     }
 
-    /// Follows in the map what an error of `from` says. Returns the node that it names, and whether it is to be asked for this alone.
+    /// The node that an error of `from` names, and whether it is to be asked for this alone. The slots are read again.
     ///
     /// # Errors
     ///
@@ -69,17 +72,12 @@ impl<W: Wire> Service<W> {
         error: &[u8],
     ) -> Result<(NodeId, bool), &'static [u8]> {
         cluster.ask_refresh();
-        let Some(Redirection { asks, slot, host, port }) = W::redirection(error) else {
+        let Some(Redirection { asks, host, port, .. }) = W::redirection(error) else {
             return Err(UNREADABLE);
         };
         let ip = self.settings.address(from).fixed().map(|address| address.ip());
-        let node = cluster.node_at(host, port, ip).map_err(|error| {
-            tracing::debug!(service = self.settings.name, %error, "a redirection cannot be followed");
-            NOWHERE
-        })?;
-        if !asks {
-            cluster.moved(slot, node, |change| self.hot.marker().while_keys_move(change));
-        }
+        // A node that is new is known once the slots have been read.
+        let node = cluster.known_node_at(host, port, ip).ok_or(W::AGAIN)?;
         Ok((node, asks))
     }
 
@@ -199,5 +197,4 @@ const AT_MOST_EVERY: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_secs(30);
 const TOO_MANY: &[u8] =
     b"-ERR the cluster's nodes send this on to each other; gate follows no more often than max_redirects says\r\n";
-const NOWHERE: &[u8] = b"-ERR a node of the cluster sends this where gate cannot go: to gate itself, or to one node too many\r\n";
 const UNREADABLE: &[u8] = b"-ERR a node of the cluster sends this to a place that cannot be read\r\n";
