@@ -72,7 +72,7 @@ const TRAFFIC: &[Traffic] = &[
     of("acme-search", "cache", By::Datagrams, "198.18.1.1", GET),
     of("acme-search", "cache", By::Stream, "198.18.1.1", GET),
     of("acme-search", "profiles", By::Balancer([198, 18, 1, 1]), BALANCER, PING),
-    of("acme-batch", "baskets", By::Stream, "198.18.2.1", PING),
+    of("acme-batch", "sessions", By::Stream, "198.18.2.1", PING),
     of("acme-batch", "carts", By::Stream, "198.18.2.1", PING),
     of("acme-batch", "pages", By::Datagrams, "198.18.2.1", GET),
     of("guest", "metrics", By::Silent, "198.18.1.200", &[("x", "")]),

@@ -298,7 +298,8 @@ fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
     let store = Listening::memcached()?;
     let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
     for (before, after) in [(2, 2), (2, 2), (3, 1), (1, 3)] {
-        let section = format!("threads = \"{before}\"\ndrain = \"0ms\"");
+        // A client that has connected and is slow to ask has that long.
+        let section = format!("threads = \"{before}\"\ndrain = \"20s\"");
         let mut gate = Listening::gate_with(&section, "memcached", store.address, "", tenants)?;
         let address = gate.address;
         let (config, _) = gate.files()?;

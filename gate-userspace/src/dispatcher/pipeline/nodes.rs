@@ -165,9 +165,7 @@ impl<W: Wire> Service<W> {
                 return Err(self.admission.refuse(ledger, &split.charged, refusal));
             }
         }
-        if parts.failed == 0 || split.is_passed() {
-            self.hot.cache_role(decoded, None);
-        }
+        self.hot.cache_role(decoded, None);
         Ok(parts)
     }
 
