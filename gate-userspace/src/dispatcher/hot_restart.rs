@@ -91,7 +91,7 @@ impl SocketGroup {
 }
 
 impl InheritedSockets {
-    /// Those of `predecessor` at `wanted` addresses; none if they cannot be had.
+    /// The sockets of `predecessor` at `wanted` addresses; none if they cannot be had.
     pub(crate) fn of(predecessor: &Predecessor, wanted: impl Fn(SocketAddr) -> bool) -> Self {
         let mut this = Self::default();
         match predecessor.open_files() {

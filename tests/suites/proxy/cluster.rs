@@ -415,6 +415,30 @@ fn a_scripts_redirection_leads_nobody_elsewhere() -> Result<()> {
             ensure!(counter(&site.gate, "redirected")? == before, "{error} has changed the slots");
         }
     }
+    // It has run each time, and is paid for each time; one about no slot goes nowhere.
+    let to = site.cluster.nodes[2].address;
+    let slot = placement::slot(keys[0].as_bytes());
+    let script =
+        format!("redis.call('INCR', KEYS[1]..':runs') return redis.error_reply('MOVED {slot} {to}')");
+    let tag = format!("{{{}}}", keys[0]);
+    let charged = || {
+        let tenants = site.gate.json(&["tenants"])?;
+        tenants["tenants"][0]["charged_ru"].as_f64().context("nothing was charged")
+    };
+    let once = "redis.call('INCR', KEYS[1]..':once') return 1".to_owned();
+    let mut costs = [0.0; 2];
+    for (script, cost) in [once, script].iter().zip(&mut costs) {
+        let before = charged()?;
+        client.ask(&command(&["EVAL", script, "1", &tag]))?;
+        *cost = charged()? - before;
+    }
+    let mut node = site.cluster.client(0)?;
+    let runs = node.ask(&format!("GET {tag}:runs"))?;
+    let runs: f64 = runs.lines().nth(1).context("it has not run")?.parse()?;
+    ensure!(runs > 1.0 && costs[1] > 0.9 * runs * costs[0], "{runs} runs for {costs:?} RU");
+    let said =
+        client.ask(&command(&["EVAL", &format!("return redis.error_reply('MOVED {slot} {to}')"), "0"]))?;
+    ensure!(said.starts_with("-ERR "), "{said}");
     let came = trap.accept().map(|(_, from)| from);
     ensure!(came.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "{came:?}");
     Ok(())

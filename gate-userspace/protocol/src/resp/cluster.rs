@@ -12,7 +12,7 @@ pub struct Shard {
     pub host: String,
     /// Not 0.
     pub port: u16,
-    /// The first and the last of each range.
+    /// The first and the last of each range; none of a node that is to get its first slots.
     pub slots: Vec<(u16, u16)>,
 }
 
@@ -86,7 +86,7 @@ pub fn shards(reply: &[u8]) -> Result<Vec<Shard>, BadSlots> {
             }
         }
     }
-    if shards.is_empty() {
+    if shards.iter().all(|shard| shard.slots.is_empty()) {
         return Err(wrong("it says that no node has any slot"));
     }
     Ok(shards)
@@ -97,7 +97,7 @@ pub fn shards(reply: &[u8]) -> Result<Vec<Shard>, BadSlots> {
 enum Value {
     Text(Vec<u8>),
     Number(i64),
-    /// Of a map, its keys and values in turn.
+    /// A list; a map as its keys and values in turn.
     List(Vec<Value>),
     Null,
 }
@@ -151,21 +151,22 @@ impl Value {
     }
 }
 
-/// The shard of an entry of `CLUSTER SHARDS`; `Some(None)` for one without slots. `None` if it is no such entry.
+/// The shard of an entry of `CLUSTER SHARDS`; `Some(None)` for one with neither slots nor a primary. `None` if it is no such entry.
 fn of_shards(entry: &Value) -> Option<Option<Shard>> {
     let bounds = entry.get("slots")?.list()?;
     let slots: Vec<_> = bounds
         .chunks(2)
         .map(|pair| Some((pair.first()?.slot()?, pair.get(1)?.slot()?)))
         .collect::<Option<_>>()?;
-    if slots.is_empty() {
-        return Some(None);
-    }
     let nodes = entry.get("nodes")?.list()?;
     let is_primary = |node: &&Value| node.get("role").and_then(Value::text) == Some("master");
     let is_online = |node: &&Value| node.get("health").and_then(Value::text) == Some("online");
     let mut primaries = nodes.iter().filter(is_primary);
-    let primary = primaries.clone().find(is_online).or_else(|| primaries.next())?;
+    let primary = primaries.clone().find(is_online).or_else(|| primaries.next());
+    if slots.is_empty() && primary.is_none() {
+        return Some(None);
+    }
+    let primary = primary?;
     let host = primary.get("endpoint").or_else(|| primary.get("ip"))?.host()?;
     let port = primary.get("port").or_else(|| primary.get("tls-port"))?.port()?;
     Some(Some(Shard { host, port, slots }))
@@ -242,19 +243,20 @@ mod tests {
     fn shards_are_their_online_primaries_in_both_protocols() {
         for map in ['*', '%'] {
             let reply = format!(
-                "*3\r\n{}{}{}",
+                "*4\r\n{}{}{}{}",
                 shard(
                     map,
                     &[0, 5, 7, 16_383],
                     &[(1, "slave", "online"), (2, "master", "fail"), (3, "master", "online")]
                 ),
                 shard(map, &[], &[(4, "master", "online")]),
+                shard(map, &[], &[(6, "slave", "online")]),
                 shard(map, &[6, 6], &[(5, "master", "fail")]),
             );
             let shard = |port, slots: &[_]| Shard { host: "node".to_owned(), port, slots: slots.to_vec() };
             assert_eq!(
                 shards(reply.as_bytes()),
-                Ok(vec![shard(3, &[(0, 5), (7, 16_383)]), shard(5, &[(6, 6)])])
+                Ok(vec![shard(3, &[(0, 5), (7, 16_383)]), shard(4, &[]), shard(5, &[(6, 6)])])
             );
         }
     }

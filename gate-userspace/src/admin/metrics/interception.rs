@@ -37,7 +37,7 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, interception: Option<&I
 struct Service {
     /// True if gate gets the next connection to each.
     is_up: bool,
-    /// Those that gate got, those that the store got as no gate lived, and those that were refused.
+    /// The connections that gate got, that the store got as no gate lived, and that were refused.
     connections: [u64; 3],
 }
 

@@ -229,6 +229,11 @@ impl<T> Admission<T> {
         Ok(())
     }
 
+    /// Charges a request once more, which may leave a debt: it runs again.
+    pub(crate) fn charge_again(&self, charged: &Charged, now: Nanos) {
+        self.ledger.borrow_mut().charge_again(charged.account(), charged.price, now);
+    }
+
     /// Asks the admission policy whether a request would keep its objective.
     ///
     /// # Errors

@@ -155,7 +155,8 @@ impl<W: Wire> Session<W> {
             let node = service.target(self, request, bytes, clock::monotonic()).node();
             (node, W::Session::begins(request))
         };
-        let (node, end) = match self.peek(service, look) {
+        let max_request = service.settings.max_request();
+        let (node, end) = match self.peek(&mut W::decoder(max_request), &mut 0, look) {
             Next::Request((node, begins), end) if begins && first.is_some() => (node, end),
             Next::Request((node, _), _) => return Ok((node, false)),
             Next::Incomplete | Next::Fault => return Ok((service.login_node(), false)),
@@ -163,8 +164,10 @@ impl<W: Wire> Session<W> {
         self.conversation.borrow_mut().input.consume(end);
         self.has_finished_a_request();
         write_all(self.socket(), W::Session::BEGUN).await.map_err(|_| CloseCause::ClientLeft)?;
+        let mut decoder = W::decoder(max_request);
+        let mut at = 0;
         loop {
-            match self.peek(service, look) {
+            match self.peek(&mut decoder, &mut at, look) {
                 Next::Request((node, _), _) => return Ok((node, true)),
                 // Any of them refuses what is no request.
                 Next::Fault => return Ok((node, true)),
@@ -187,19 +190,23 @@ impl<W: Wire> Session<W> {
         }
     }
 
-    /// The answer of `look` about the next request in the client's input.
-    fn peek<T>(&self, service: &Service<W>, look: impl Fn(&W::Request, &[u8]) -> T) -> Next<T> {
+    /// The answer of `look` about the next request in the client's input, of which `decoder` has seen the beginning, and which begins
+    /// `at` this place or later.
+    fn peek<T>(
+        &self,
+        decoder: &mut W::Decoder,
+        at: &mut usize,
+        look: impl Fn(&W::Request, &[u8]) -> T,
+    ) -> Next<T> {
         let conversation = self.conversation.borrow();
         let input = conversation.input.bytes();
-        let mut decoder = W::decoder(service.settings.max_request());
-        let mut at = 0;
         loop {
-            match W::decode(&mut decoder, &input[at..]) {
+            match W::decode(decoder, &input[*at..]) {
                 Step::Request { len, request } => {
-                    let bytes = W::bytes(&decoder, &request, &input[at..at + len]);
-                    return Next::Request(look(&request, bytes), at + len);
+                    let bytes = W::bytes(decoder, &request, &input[*at..*at + len]);
+                    return Next::Request(look(&request, bytes), *at + len);
                 }
-                Step::Skip { len } if len > 0 => at += len,
+                Step::Skip { len } if len > 0 => *at += len,
                 Step::Skip { .. } | Step::More { .. } => return Next::Incomplete,
                 Step::Body { .. } | Step::Fault { .. } => return Next::Fault,
             }

@@ -88,7 +88,7 @@ enum NextPart<W: Wire> {
 type Ended = Result<(), CloseCause>;
 
 impl<'a, W: Wire> DedicatedRequests<'a, W> {
-    /// Those of a client whose first request, with this charge, is in its input; or, if it `begins` a transaction, has been answered
+    /// The requests of a client whose first one, with this charge, is in its input; or, if it `begins` a transaction, has been answered
     /// and asked.
     pub(super) fn new(exchange: &'a Exchange<'a, W>, first: Option<Charged>, begins: bool) -> Self {
         let client = exchange.client;

@@ -334,24 +334,33 @@ fn node_in_cluster<W: Wire>(
     request: &W::Request,
     bytes: &[u8],
 ) -> Result<Option<NodeId>, Target> {
-    let slot = match W::placed(request) {
+    let Some(slot) = slot_of::<W>(request, bytes)? else { return Ok(None) };
+    let node = cluster.node_of(slot);
+    if node.is_none() {
+        cluster.ask_refresh();
+    }
+    Ok(node)
+}
+
+/// The slot of a cluster that a request is about; `None` if it is about none.
+///
+/// # Errors
+///
+/// If no node alone answers it.
+#[inline]
+pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Option<usize>, Target> {
+    match W::placed(request) {
         Placed::AtKeys { .. } => {
             let mut slots = W::keys(request, bytes).map(placement::slot);
             let first = slots.next();
             if slots.any(|slot| Some(slot) != first) {
                 return Err(Target::CrossSlot);
             }
-            first
+            Ok(first)
         }
-        Placed::Anywhere => W::slot(request, bytes),
-        Placed::Nowhere => return Err(Target::Nowhere),
-    };
-    let Some(slot) = slot else { return Ok(None) };
-    let node = cluster.node_of(slot);
-    if node.is_none() {
-        cluster.ask_refresh();
+        Placed::Anywhere => Ok(W::slot(request, bytes)),
+        Placed::Nowhere => Err(Target::Nowhere),
     }
-    Ok(node)
 }
 
 /// No cluster's epoch.

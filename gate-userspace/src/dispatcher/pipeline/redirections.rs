@@ -1,7 +1,8 @@
 //! Requests that a node of a cluster sends to another, by `MOVED` or `ASK`; and the slots, which are read again then.
 //!
 //! **Trust.** A client's script can write an error that reads like a redirection. So one leads its own request alone, and only to a node
-//! that a node has named to gate itself; it changes no slot, and no other client's way.
+//! that a node has named to gate itself; it changes no slot, and no other client's way. The script has run then, so it is charged again
+//! each time.
 //!
 //! **Order.** A client's requests about a slot go to one node over one connection, and are redirected in the order of their replies,
 //! over one connection as well. Before requests go to a slot's new node directly, its clients have all their replies
@@ -16,6 +17,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::nodes::slot_of;
 use super::redirected_request::RedirectedRequest;
 use super::service::{Service, Session};
 use crate::clock;
@@ -30,6 +32,16 @@ use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyProgress, StoreEvents as _};
 use crate::dispatcher::wire::Wire;
 use crate::protocol::resp::cluster::Redirection;
+
+/// The place where an error of a node sends a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    node: NodeId,
+    /// True if the node takes it for `ASKING` alone.
+    asks: bool,
+    /// The slot that is said to be there.
+    slot: usize,
+}
 
 impl<W: Wire> Service<W> {
     /// A node's error sends a request to another. It goes there once this read's replies are processed.
@@ -46,21 +58,30 @@ impl<W: Wire> Service<W> {
         self.metrics.count(Event::Redirected);
         let to = self.follow_map(cluster, in_flight.node, error);
         let bytes = bytes.filter(|_| !progress.is_paused);
-        let failure = match (to, bytes) {
+        let request = bytes.and_then(|bytes| Some((W::again(bytes)?, bytes)));
+        let failure = match (to, request) {
             (Err(astray), _) => astray,
             (Ok(_), _) if in_flight.redirects >= cluster.max_redirects => TOO_MANY,
             (Ok(_), None) => W::AGAIN,
-            (Ok((node, asks)), Some(bytes)) => {
+            // No node says that of a request about another slot, or about none.
+            (Ok(way), Some((request, bytes))) if slot_of::<W>(&request, bytes) != Ok(Some(way.slot)) => {
+                UNREADABLE
+            }
+            (Ok(Way { node, asks, .. }), Some((request, bytes))) => {
+                if W::may_run_code(&request) {
+                    self.admission.charge_again(&in_flight.charged, clock::monotonic());
+                }
                 (in_flight.node, in_flight.redirects) = (node, in_flight.redirects + 1);
                 let bytes = bytes.to_vec();
-                return self.redirected.borrow_mut().push(RedirectedRequest { in_flight, bytes, asks });
+                let redirected = RedirectedRequest { in_flight, request, bytes, asks };
+                return self.redirected.borrow_mut().push(redirected);
             }
         };
         self.metrics.count(Event::RedirectFailed);
         self.failed(in_flight, progress, Failure::Astray(failure));
     }
 
-    /// The node that an error of `from` names, and whether it is to be asked for this alone. The slots are read again.
+    /// The way that an error of `from` says. The slots are read again.
     ///
     /// # Errors
     ///
@@ -70,15 +91,15 @@ impl<W: Wire> Service<W> {
         cluster: &Cluster,
         from: NodeId,
         error: &[u8],
-    ) -> Result<(NodeId, bool), &'static [u8]> {
+    ) -> Result<Way, &'static [u8]> {
         cluster.ask_refresh();
-        let Some(Redirection { asks, host, port, .. }) = W::redirection(error) else {
+        let Some(Redirection { asks, slot, host, port }) = W::redirection(error) else {
             return Err(UNREADABLE);
         };
         let ip = self.settings.address(from).fixed().map(|address| address.ip());
         // A node that is new is known once the slots have been read.
         let node = cluster.known_node_at(host, port, ip).ok_or(W::AGAIN)?;
-        Ok((node, asks))
+        Ok(Way { node, asks, slot: slot.into() })
     }
 
     /// Sends the requests that nodes have sent to others.
@@ -87,8 +108,8 @@ impl<W: Wire> Service<W> {
             return;
         }
         let now = clock::monotonic();
-        for RedirectedRequest { in_flight, bytes, asks } in std::mem::take(&mut *self.redirected.borrow_mut())
-        {
+        for redirected in std::mem::take(&mut *self.redirected.borrow_mut()) {
+            let RedirectedRequest { in_flight, request, bytes, asks } = redirected;
             let progress = ReplyProgress { is_started: false, is_paused: false };
             let store = in_flight.client.store(in_flight.node);
             if let Err(refusal) = store.accepts(now) {
@@ -97,10 +118,6 @@ impl<W: Wire> Service<W> {
                 continue;
             }
             let asking = W::again(W::ASKING).filter(|_| asks);
-            let Some(request) = W::again(&bytes) else {
-                self.failed(in_flight, progress, Failure::Astray(UNREADABLE));
-                continue;
-            };
             if let Some(asking) = asking {
                 store.send(asking_for(&in_flight), &asking, W::ASKING, (None, None), now);
             }

@@ -66,7 +66,7 @@ pub(crate) struct Service<W: Wire> {
     /// The step that each request passes before it goes to the store.
     pub(crate) admission: Admission<QueueItem<W, Session<W>>>,
     /// Requests that nodes of a cluster have sent to others.
-    pub(super) redirected: RefCell<Vec<RedirectedRequest<Session<W>>>>,
+    pub(super) redirected: RefCell<Vec<RedirectedRequest<W, Session<W>>>>,
     /// The requests to each store that a client's is being split into.
     pub(super) part_buffers: RefCell<Vec<Vec<u8>>>,
     /// The cache of hot keys.

@@ -264,6 +264,13 @@ impl Ledger {
         due
     }
 
+    /// Charges a tenant, and those charged with it, a price once more, which may leave debts of at most `max_debt`.
+    pub(crate) fn charge_again(&mut self, (tenant, member): Account<'_>, price: MilliRu, now: Nanos) {
+        self.refresh();
+        self.charge_debt((tenant, member), price, now);
+        self.count_charged(tenant, price);
+    }
+
     /// Gives back the charge of a request that was refused after all.
     pub(crate) fn refund(&mut self, (tenant, member): Account<'_>, price: MilliRu) {
         let parents = self.state(tenant).parents;

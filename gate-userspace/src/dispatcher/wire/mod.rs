@@ -118,6 +118,11 @@ pub(crate) trait Codec: Debug + Sized + 'static {
         None
     }
 
+    /// True if its reply may say what its client has written.
+    fn may_run_code(_request: &Self::Request) -> bool {
+        false
+    }
+
     /// The redirection that an error of a cluster's node is.
     fn redirection(_error: &[u8]) -> Option<Redirection<'_>> {
         None

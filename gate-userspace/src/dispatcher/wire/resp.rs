@@ -147,6 +147,10 @@ impl Codec for Resp {
         cluster::slot(request, bytes)
     }
 
+    fn may_run_code(request: &Request) -> bool {
+        matches!(request.meta.class, Class::Script | Class::Unknown)
+    }
+
     fn again(bytes: &[u8]) -> Option<Request> {
         let mut decoder = Decoder::new(Limits { gather: u32::MAX, ..Limits::default() });
         match decoder.next(bytes) {
