@@ -386,6 +386,33 @@ fn a_kept_answer_does_not_outlive_its_slots_node() -> Result<()> {
     client.check(&format!("GET {key}"), &bulk("new"))
 }
 
+#[test]
+fn no_request_overtakes_one_whose_slot_moves() -> Result<()> {
+    let site = Site::new("connections = \"1\"\nstore_timeout = \"20s\"\nhot_keys = { cache = \"off\" }\n")?;
+    let [key, other, ..] = &site.keys()[..] else { unreachable!() };
+    let mut client = site.client()?;
+    let mut another = site.client()?;
+    another.check(&format!("GET {key}"), "$-1\r\n")?;
+    // The first write stays at the old node until its slot is the new one's.
+    let mut node = site.cluster.client(0)?;
+    node.check("CLIENT PAUSE 15000 WRITE", "+OK\r\n")?;
+    client.send(&[format!("SET {key} 1")])?;
+    wait_until("it is not at the node", || Ok(node.ask("CLIENT LIST")?.contains(" cmd=set ")))?;
+    site.cluster.give(key, 1, &[1, 0, 2])?;
+    // gate learns of it by another slot.
+    let before = counter(&site.gate, "slots-changed")?;
+    site.cluster.give(other, 2, &[2, 1, 0])?;
+    another.check(&format!("GET {other}"), "$-1\r\n")?;
+    wait_until("gate does not know of it", || Ok(counter(&site.gate, "slots-changed")? > before))?;
+    client.send(&[format!("SET {key} 2"), format!("GET {key}")])?;
+    for _ in 0..100 {
+        another.check(&format!("GET {key}"), "$-1\r\n")?;
+    }
+    node.check("CLIENT UNPAUSE", "+OK\r\n")?;
+    ensure!([client.reply()?, client.reply()?, client.reply()?] == ["+OK\r\n", "+OK\r\n", "$1\r\n2\r\n"]);
+    Ok(())
+}
+
 /// A script's errors are its author's words, not a node's.
 #[test]
 fn a_scripts_redirection_leads_nobody_elsewhere() -> Result<()> {
