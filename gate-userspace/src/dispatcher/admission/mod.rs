@@ -231,7 +231,9 @@ impl<T> Admission<T> {
 
     /// Charges a request once more, which may leave a debt: it runs again.
     pub(crate) fn charge_again(&self, charged: &Charged, now: Nanos) {
-        self.ledger.borrow_mut().charge_again(charged.account(), charged.price, now);
+        let ledger = &mut *self.ledger.borrow_mut();
+        ledger.refresh();
+        ledger.charge_again(charged.account(), charged.price, now);
     }
 
     /// Asks the admission policy whether a request would keep its objective.

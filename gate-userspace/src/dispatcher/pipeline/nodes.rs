@@ -13,6 +13,7 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::dispatch::is_slow;
 use super::queue_item::QueueItem;
+use super::redirections::slot_of;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
@@ -26,7 +27,6 @@ use crate::dispatcher::split::{PartOutcome, Read, Split, SplitOutcome};
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::wire::{Placed, Wire};
-use crate::policy::placement;
 use crate::protocol::{Refusal, Rule};
 
 /// The parts of a request that has been sent to several stores.
@@ -340,27 +340,6 @@ fn node_in_cluster<W: Wire>(
         cluster.ask_refresh();
     }
     Ok(node)
-}
-
-/// The slot of a cluster that a request is about; `None` if it is about none.
-///
-/// # Errors
-///
-/// If no node alone answers it.
-#[inline]
-pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Option<usize>, Target> {
-    match W::placed(request) {
-        Placed::AtKeys { .. } => {
-            let mut slots = W::keys(request, bytes).map(placement::slot);
-            let first = slots.next();
-            if slots.any(|slot| Some(slot) != first) {
-                return Err(Target::CrossSlot);
-            }
-            Ok(first)
-        }
-        Placed::Anywhere => Ok(W::slot(request, bytes)),
-        Placed::Nowhere => Err(Target::Nowhere),
-    }
 }
 
 /// No cluster's epoch.

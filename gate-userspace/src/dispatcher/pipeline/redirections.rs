@@ -17,7 +17,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::nodes::slot_of;
 use super::redirected_request::RedirectedRequest;
 use super::service::{Service, Session};
 use crate::clock;
@@ -25,12 +24,13 @@ use crate::dispatcher::cluster::Cluster;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::identity::Identity;
 use crate::dispatcher::metrics::Event;
-use crate::dispatcher::request::InFlight;
+use crate::dispatcher::request::{InFlight, Target};
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::dedicated::DedicatedConnection;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::stores::events::{Failure, ReplyProgress, StoreEvents as _};
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{Placed, Wire};
+use crate::policy::placement;
 use crate::protocol::resp::cluster::Redirection;
 
 /// The place where an error of a node sends a request.
@@ -191,6 +191,27 @@ impl<W: Wire> Service<W> {
             }
         }
         Err(failed)
+    }
+}
+
+/// The slot of a cluster that a request is about; `None` if it is about none.
+///
+/// # Errors
+///
+/// If no node alone answers it.
+#[inline]
+pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Option<usize>, Target> {
+    match W::placed(request) {
+        Placed::AtKeys { .. } => {
+            let mut slots = W::keys(request, bytes).map(placement::slot);
+            let first = slots.next();
+            if slots.any(|slot| Some(slot) != first) {
+                return Err(Target::CrossSlot);
+            }
+            Ok(first)
+        }
+        Placed::Anywhere => Ok(W::slot(request, bytes)),
+        Placed::Nowhere => Err(Target::Nowhere),
     }
 }
 

@@ -246,8 +246,7 @@ impl Ledger {
         }
     }
 
-    /// Charges a tenant, and those charged with it, the cost of requests beyond the `paid`, which may leave debts of at
-    /// most `max_debt`. Returns that difference.
+    /// Charges the cost of requests beyond the `paid`, as [`Ledger::charge_again`] does. Returns that difference.
     pub(crate) fn settle(
         &mut self,
         (tenant, member): Account<'_>,
@@ -258,15 +257,13 @@ impl Ledger {
         self.refresh();
         let due = MilliRu(self.apply_multiplier(tenant, cost, 0).0.saturating_sub(paid.0));
         if due != MilliRu::ZERO {
-            self.charge_debt((tenant, member), due, now);
-            self.count_charged(tenant, due);
+            self.charge_again((tenant, member), due, now);
         }
         due
     }
 
-    /// Charges a tenant, and those charged with it, a price once more, which may leave debts of at most `max_debt`.
+    /// Charges a tenant, and those charged with it, a price that may leave debts of at most `max_debt`.
     pub(crate) fn charge_again(&mut self, (tenant, member): Account<'_>, price: MilliRu, now: Nanos) {
-        self.refresh();
         self.charge_debt((tenant, member), price, now);
         self.count_charged(tenant, price);
     }
