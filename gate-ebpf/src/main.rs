@@ -14,6 +14,7 @@
 //! - [`key_buckets`]: the buckets of hot keys.
 //! - [`connection`]: whether a segment belongs to a connection.
 //! - [`reply`]: a refusal that the client can read.
+//! - [`in_passing`]: how long guarded services take. [`observe`]: what is sampled and noted of what passes.
 //! - [`counters`], [`sample`]: counters and key samples for the daemon.
 //! - `trace`: with the feature `trace`, each step of one source's packets. Without it `trace!` is nothing, and its values are
 //!   not computed.
@@ -63,9 +64,11 @@ mod connection;
 mod context;
 mod counters;
 mod fragments;
+mod in_passing;
 mod key_buckets;
 mod maps;
 mod mark;
+mod observe;
 mod parse;
 mod plan;
 mod reply;
@@ -107,6 +110,13 @@ pub(crate) fn gate_pass(_ctx: XdpContext) -> u32 {
 pub(crate) fn gate_mark(ctx: TcContext) -> i32 {
     let skb: *mut __sk_buff = ctx.skb.skb;
     mark::mark(skb);
+    mark::GO_ON
+}
+
+/// Measures answers of guarded services at egress, and changes nothing.
+#[classifier]
+pub(crate) fn gate_measure(ctx: TcContext) -> i32 {
+    in_passing::measure(ctx.skb.skb);
     mark::GO_ON
 }
 

@@ -3,7 +3,7 @@
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, PerCpuArray, RingBuf};
 use gate_common::abi::{
-    Block, Control, CounterLine, Cpu, Ports, RareCounters, Service, Tenant, TenantLine, TopKey,
+    Block, Control, CounterLine, Cpu, Pending, Ports, RareCounters, Service, Tenant, TenantLine, TopKey,
 };
 
 use crate::context::Scratch;
@@ -41,9 +41,12 @@ pub(crate) static TOUCHED: Array<u64> = Array::with_max_entries(1, MMAPABLE);
 /// Counters and scratch by CPU.
 #[map]
 pub(crate) static CPUS: Array<Cpu> = Array::with_max_entries(1, MMAPABLE);
-/// Key samples.
+/// Samples and measurements.
 #[map]
 pub(crate) static SAMPLES: RingBuf = RingBuf::with_byte_size(4096, 0);
+/// Requests whose answers are measured.
+#[map]
+pub(crate) static PENDING: Array<Pending> = Array::with_max_entries(Pending::SLOTS, MMAPABLE);
 /// The most requested keys. The daemon writes them for readers of the pins; no program uses them.
 #[map]
 pub(crate) static TOP_KEYS: Array<TopKey> = Array::with_max_entries(1, MMAPABLE);

@@ -13,7 +13,7 @@ use gate_common::abi::{CHARGED, Control, Event};
 use crate::counters;
 use crate::maps::{self, read_once};
 
-/// The ingress program's return value: the programs behind it go on.
+/// The return value of programs behind XDP: the programs behind them go on.
 pub(crate) const GO_ON: i32 = -1;
 
 /// Says of a packet that it was charged, unless nothing is marked at its interface. Whatever is known of where the packet

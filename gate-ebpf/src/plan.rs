@@ -8,8 +8,8 @@
 use core::mem::offset_of;
 
 use gate_common::abi::{
-    Control, Event, Exit, Ports, Service, ServiceState, Shed, TcpAction, TenantLine, TenantState, View,
-    bank_of, find, find_v4, service_flags, tenant_flags,
+    Control, Event, Exit, MeasuredShare, Ports, Service, ServiceState, Shed, TcpAction, TenantLine,
+    TenantState, View, bank_of, find, find_v4, service_flags, tenant_flags,
 };
 use gate_common::token_bucket::Limits;
 use gate_common::units::Multiplier;
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     line_flags: u32,
 }
 
-/// [`Service::id`], [`Service::protocol`] and [`Service::flags`] in one word, as in the map.
+/// [`Service::id`], [`Service::protocol`], [`Service::measured`] and [`Service::flags`] in one word, as in the map.
 #[derive(Clone, Copy)]
 pub(crate) struct ServiceWord(u64);
 
@@ -56,6 +56,12 @@ impl ServiceWord {
     #[inline(always)]
     pub(crate) fn protocol(self) -> u8 {
         (self.0 >> 32) as u8
+    }
+
+    /// [`Service::measured`].
+    #[inline(always)]
+    pub(crate) fn measured(self) -> MeasuredShare {
+        MeasuredShare((self.0 >> 40) as u8)
     }
 
     /// [`service_flags`].
@@ -84,6 +90,7 @@ const _: () = assert!(offset_of!(View, flags).is_multiple_of(8));
 const _: () = assert!(offset_of!(View, enforce) == offset_of!(View, flags) + 4);
 const _: () = assert!(offset_of!(Service, id).is_multiple_of(8));
 const _: () = assert!(offset_of!(Service, protocol) == offset_of!(Service, id) + 4);
+const _: () = assert!(offset_of!(Service, measured) == offset_of!(Service, id) + 5);
 const _: () = assert!(offset_of!(Service, flags) == offset_of!(Service, id) + 6);
 const _: () = assert!(offset_of!(TenantState, parents).is_multiple_of(8));
 
@@ -116,6 +123,12 @@ impl Plan {
     #[inline(always)]
     pub(crate) fn service_flags(&self) -> u16 {
         self.service.flags()
+    }
+
+    /// [`Service::measured`].
+    #[inline(always)]
+    pub(crate) fn measured(&self) -> MeasuredShare {
+        self.service.measured()
     }
 
     /// [`tenant_flags`].

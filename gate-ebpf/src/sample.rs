@@ -103,8 +103,7 @@ pub(crate) fn sample_refusal(control: *mut Control, scratch: &Scratch, ids: u64,
         return;
     }
     // A reservation has to be submitted: none is made where half is taken.
-    let is_half_full = SAMPLES.query(BPF_RB_AVAIL_DATA.into()) > SAMPLES.query(BPF_RB_RING_SIZE.into()) / 2;
-    let entry = if is_half_full { None } else { SAMPLES.reserve::<SampleHead>(0) };
+    let entry = if is_half_full() { None } else { SAMPLES.reserve::<SampleHead>(0) };
     let Some(mut entry) = entry else {
         counters::count_event(Event::RefusalSampleLost);
         return;
@@ -118,6 +117,12 @@ pub(crate) fn sample_refusal(control: *mut Control, scratch: &Scratch, ids: u64,
     }
     entry.submit(0);
     counters::count_event(Event::RefusalSampled);
+}
+
+/// True if half of the ring buffer is taken: the rest is for keys.
+#[inline(always)]
+pub(crate) fn is_half_full() -> bool {
+    SAMPLES.query(BPF_RB_AVAIL_DATA.into()) > SAMPLES.query(BPF_RB_RING_SIZE.into()) / 2
 }
 
 /// A refusal: [`SampleHead::refused`] in the lowest eight bits, [`SampleHead::bucket`] above.

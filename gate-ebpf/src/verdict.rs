@@ -2,8 +2,7 @@
 
 use aya_ebpf::bindings::xdp_md;
 use gate_common::abi::{
-    Control, Event, Exit, Protocol, Reason, TcpAction, TracedReply, bank_of, service_flags, tenant_flags,
-    view_flags,
+    Control, Event, Exit, Reason, TcpAction, TracedReply, service_flags, tenant_flags, view_flags,
 };
 
 use crate::connection::{self, Connection};
@@ -11,9 +10,9 @@ use crate::context::{PacketContext, Scratch, control, cpu_scratch};
 use crate::maps::{self, read_once, write_once};
 use crate::parse::buffers::Buffers;
 use crate::parse::frame::{HeaderPeek, Kind, UDP};
-use crate::parse::memcached::{self, Commands};
+use crate::parse::memcached::Commands;
 use crate::parse::transport::Payload;
-use crate::parse::{Packet, Reader, first_line};
+use crate::parse::{Packet, Reader};
 use crate::sample::Verdict;
 use crate::shadow::is_shadowed;
 use crate::{buckets, counters, fragments, key_buckets, mark, reply, sample};
@@ -137,7 +136,11 @@ impl PacketContext {
         let is_read_again = self.scratch().payload.is_first_fragment()
             && self.plan.service_flags() & service_flags::PROXIED != 0;
         if self.scratch().payload.is_malformed() || is_unread && !is_read_again {
-            return Ok(self.refuse_priced(Reason::Malformed, 0, Exit::Malformed));
+            let exit = self.refuse_priced(Reason::Malformed, 0, Exit::Malformed);
+            if exit == Exit::Shadowed {
+                self.note();
+            }
+            return Ok(exit);
         }
         if is_read_again {
             return Ok(Exit::Fragment);
@@ -148,6 +151,7 @@ impl PacketContext {
             return Ok(exit);
         }
         if exit != Exit::RefusedDropped {
+            self.note();
             self.sample(commands);
             return Ok(exit);
         }
@@ -156,7 +160,7 @@ impl PacketContext {
             return Ok(exit);
         }
         Ok(self.reply_with(reply::throttled_len(&scratch.frame), || {
-            reply::throttled(self.ctx, &scratch.frame, scratch.scan.id)
+            reply::throttled(self.ctx, &scratch.frame, scratch.scan.id_and_port as u16)
         }))
     }
 
@@ -375,66 +379,6 @@ impl PacketContext {
         self.counters.count_replied();
         trace!(Reply, TracedReply::Written);
         Exit::RefusedReplied
-    }
-
-    /// Samples a datagram's first key if one is due and the daemon does not see the request itself.
-    #[inline(always)]
-    fn sample(&self, commands: Commands) {
-        let unseen = self.plan.service_flags() & service_flags::PROXIED == 0;
-        let has_key = commands == Commands::SingleGet || self.scratch().scan.key.at != 0;
-        if !has_key || !unseen {
-            return;
-        }
-        let every = self.sample_every();
-        if !sample::is_due(every) {
-            return;
-        }
-        if commands == Commands::SingleGet {
-            // SAFETY: this CPU's own scratch.
-            unsafe { (*self.scratch).scan.key = memcached::key_of_single_get(&self.scratch().payload) };
-        }
-        self.send_sample(every);
-    }
-
-    /// Samples the first key of a guarded segment if one is due and there is a key.
-    #[inline(always)]
-    fn sample_segment(&self) {
-        let protocol = self.plan.protocol();
-        if protocol == Protocol::Opaque as u8 {
-            return;
-        }
-        let every = self.sample_every();
-        if sample::is_due(every) {
-            // SAFETY: this CPU's own scratch.
-            let key = unsafe { &mut (*self.scratch).scan.key };
-            first_line::find_key(
-                self.ctx,
-                protocol,
-                self.scratch().payload.at,
-                self.scratch().payload.end(),
-                key,
-            );
-            if self.scratch().scan.key.at != 0 {
-                self.send_sample(every);
-            }
-        }
-    }
-
-    /// One in this many requests is sampled. Read apart from the plan: which generation's it is does not matter.
-    #[inline(always)]
-    fn sample_every(&self) -> u32 {
-        let bank = bank_of(read_once!((*self.control).generation));
-        read_once!((*self.control).views[bank].sample_every)
-    }
-
-    #[inline(always)]
-    fn send_sample(&self, every: u32) {
-        // SAFETY: this CPU's own scratch.
-        let scratch = unsafe { &mut *self.scratch };
-        scratch.service_id = self.plan.service_id();
-        scratch.tenant_id = self.plan.tenant_id;
-        scratch.sample_every = every;
-        sample::send(self.ctx, scratch);
     }
 }
 

@@ -268,7 +268,7 @@ impl Row {
         let run = run.unwrap_or_else(|fault| panic!("{}, {linear} bytes linear: {fault}", self.what));
         let mut keys = Vec::new();
         let mut verdicts = Vec::new();
-        world.loaded.samples.drain(usize::MAX, |sample| match sample.head.reason() {
+        world.loaded.samples.drain_requests(usize::MAX, |sample| match sample.head.reason() {
             Some(reason) => verdicts.push((sample.head.tenant, reason, sample.head.bucket)),
             None => keys.push(sample.key[..usize::from(sample.head.key_len)].to_vec()),
         });

@@ -138,6 +138,8 @@ pub enum Event {
     RefusalSampleLost = 11,
     /// A SYN beyond its rate passed: the kernel answers with a cookie where a listening socket's queue is full.
     SynBeyondRate = 12,
+    /// A request or its answer was not measured: another CPU was at its slot, or half of the ring buffer is taken.
+    MeasurementLost = 13,
 }
 
 impl Event {
@@ -145,7 +147,7 @@ impl Event {
     pub const COUNT: usize = 14;
 
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Sampled,
         Self::SampleLost,
         Self::Contended,
@@ -159,6 +161,7 @@ impl Event {
         Self::RefusalSampled,
         Self::RefusalSampleLost,
         Self::SynBeyondRate,
+        Self::MeasurementLost,
     ];
 
     /// Its index in [`super::Cpu::events`].
@@ -185,6 +188,7 @@ impl Event {
             Self::RefusalSampled => "refusal-sampled",
             Self::RefusalSampleLost => "refusal-sample-lost",
             Self::SynBeyondRate => "syn-beyond-rate",
+            Self::MeasurementLost => "measurement-lost",
         }
     }
 }

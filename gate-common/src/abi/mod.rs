@@ -17,7 +17,8 @@
 //! | [`maps::RARE_COUNTERS`] | [`RareCounters`] | `row * tenants + tenant` | both |
 //! | [`maps::TOUCHED`] | `u64`, a bit for each tenant | `row * touched_words + tenant / 64` | both |
 //! | [`maps::CPUS`] | [`Cpu`] | CPU; one more for what older maps counted | XDP; rows: daemon |
-//! | [`maps::SAMPLES`] | [`Sample`], [`SampleHead`] | ring buffer | XDP |
+//! | [`maps::SAMPLES`] | [`Sample`], [`SampleHead`], [`Measured`] | ring buffer | XDP, egress |
+//! | [`maps::PENDING`] | [`Pending`] | [`Pending::slot`] | XDP, egress |
 //! | [`maps::TOP_KEYS`] | [`TopKey`] | rank | daemon |
 //!
 //! **Generations.** What a tick decides is written to the idle bank of a [`Tenant`], a [`Service`]
@@ -33,6 +34,7 @@ mod exit;
 mod hot;
 mod intercept;
 mod name;
+mod pending;
 mod reason;
 mod sample;
 mod service;
@@ -49,6 +51,7 @@ pub use intercept::{
     OWN_SOURCE, intercept_flags, intercept_maps,
 };
 pub use name::Name;
+pub use pending::{Measured, MeasuredShare, Pending};
 pub use reason::{OtherBucket, Reason};
 pub use sample::{Sample, SampleHead, sample_flags};
 pub use service::{
@@ -59,7 +62,7 @@ pub use tenant::{TcpAction, Tenant, TenantLine, TenantState, tenant_flags};
 pub use trace::{Step, TraceRecord, TracedBucket, TracedCharge, TracedReply, Tracing, trace_maps};
 
 /// Raised with every change to a size, a meaning or a map.
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 
 /// The name of the XDP program.
 pub const PROGRAM: &str = "gate";
@@ -70,6 +73,10 @@ pub const PASS_PROGRAM: &str = "gate_pass";
 
 /// The name of the program behind the XDP program that marks what that has charged.
 pub const MARK_PROGRAM: &str = "gate_mark";
+/// The name of the program at egress that measures answers.
+pub const MEASURE_PROGRAM: &str = "gate_measure";
+/// The name of the constant that holds the key of [`Pending::hash`].
+pub const PENDING_KEYS: &str = "PENDING_KEYS";
 /// The word that the XDP program writes before a packet that it has charged, for [`MARK_PROGRAM`] to read. No client can
 /// write it: it is no part of the packet.
 pub const CHARGED: u64 = 0x6368_6172_6765_6421;
@@ -102,14 +109,17 @@ pub mod maps {
     pub const TOUCHED: &str = "TOUCHED";
     /// [`super::Cpu`]s.
     pub const CPUS: &str = "CPUS";
-    /// [`super::Sample`]s of what passed and [`super::SampleHead`]s of what was refused, a ring buffer.
+    /// [`super::Sample`]s of what passed, [`super::SampleHead`]s of what was refused and [`super::Measured`] answers, a ring
+    /// buffer.
     pub const SAMPLES: &str = "SAMPLES";
+    /// [`super::Pending`] requests.
+    pub const PENDING: &str = "PENDING";
     /// [`super::TopKey`]s.
     pub const TOP_KEYS: &str = "TOP_KEYS";
     /// The reading of [`super::CLOCK_PROGRAM`]: jiffies, then `ktime_get_ns`, two `u64`.
     pub const CLOCK: &str = "CLOCK_READING";
     /// Every pinned map.
-    pub const ALL: [&str; 12] = [
+    pub const ALL: [&str; 13] = [
         CONTROL,
         PORTS,
         TABLES,
@@ -121,6 +131,7 @@ pub mod maps {
         TOUCHED,
         CPUS,
         SAMPLES,
+        PENDING,
         TOP_KEYS,
     ];
 }

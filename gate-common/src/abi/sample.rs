@@ -1,6 +1,7 @@
 //! Samples: the key of a request that passed, or the verdict on one that was refused.
 //!
-//! The ring buffer holds a [`Sample`] of the former and a [`SampleHead`] alone of the latter; their lengths tell them apart.
+//! The ring buffer holds a [`Sample`] of the former and a [`SampleHead`] alone of the latter; their lengths, and that of a
+//! [`Measured`](super::Measured), tell them apart.
 
 use core::mem::size_of;
 

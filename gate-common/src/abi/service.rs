@@ -19,8 +19,9 @@ pub struct Service {
     pub id: u32,
     /// A [`Protocol`].
     pub protocol: u8,
-    /// Spelled out.
-    pub _reserved: u8,
+    /// Which of its requests are noted, so that their answers are measured: a [`super::MeasuredShare`]. The daemon changes it in
+    /// force.
+    pub measured: u8,
     /// See [`service_flags`].
     pub flags: u16,
     /// The daemon's decisions; [`super::bank_of`] the generation is in force.
@@ -43,6 +44,8 @@ pub struct Service {
     pub connection_seen_ns: u64,
     /// When XDP last looked.
     pub looked_up_ns: u64,
+    /// How many of its requests were noted.
+    pub noted: u64,
 }
 
 /// The value in the tables of protected addresses for one that a service listens at; [`LOCAL_ADDRESS`] if it is an address
@@ -51,7 +54,7 @@ pub const PROTECTED_ADDRESS: u32 = 1;
 /// See [`PROTECTED_ADDRESS`].
 pub const LOCAL_ADDRESS: u32 = 2;
 
-const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8 + 16);
+const _: () = assert!(size_of::<Service>() == 32 + 2 * 56 + 48 + 8 + 24 + 8 + 24);
 
 /// The daemon's decisions about a service: its prices, in thousandths of a request unit, and the tiers that it sheds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -198,9 +198,9 @@ impl HeaderPeek {
             write_once!((*frame).v6, false);
             write_once!((*frame).class, header.get::<u8, 1>());
             write_once!((*frame).source[0], 0);
-            write_once!((*frame).source[1], MAPPED | u64::from(header.get::<u32, 12>()) << 32);
+            write_once!((*frame).source[1], words_v4(header.get::<u32, 12>())[1]);
             write_once!((*frame).destination[0], 0);
-            write_once!((*frame).destination[1], MAPPED | u64::from(header.get::<u32, 16>()) << 32);
+            write_once!((*frame).destination[1], words_v4(header.get::<u32, 16>())[1]);
             let length = usize::from(u16::from_be(header.get::<u16, 2>()));
             if kind == Kind::FirstFragment {
                 // Linux cuts a fragment off at a multiple of eight bytes; the rest comes from the next.
@@ -244,6 +244,12 @@ fn is_whole(ctx: *mut xdp_md, end: usize) -> bool {
 #[inline(always)]
 pub(crate) fn is_vlan(ether_type: u16) -> bool {
     matches!(ether_type, VLAN | VLAN_SERVICE | VLAN_OLD)
+}
+
+/// An IPv4 address as two words in memory order: `::ffff:a.b.c.d`.
+#[inline(always)]
+pub(crate) fn words_v4(address: u32) -> [u64; 2] {
+    [0, MAPPED | u64::from(address) << 32]
 }
 
 /// The four bytes of an IPv4 address.

@@ -28,7 +28,7 @@ use gate_common::abi::{Exit, QueryClass, ServiceState};
 use super::buffers::Buffers;
 use super::frame::{Frame, UDP};
 use super::scan::{self, CommandScan, Key, ScanStatus};
-use super::transport::Payload;
+use super::transport::{Payload, UDP_HEADER};
 use super::verb::text4;
 use super::{Packet, Reader as _, swar};
 use crate::maps::{opaque_const, opaque_value, read_once, write_once};
@@ -66,21 +66,20 @@ pub(crate) fn parse(
         at -= FRAME_HEADER;
         end = payload.at + payload.max_len();
     } else {
-        let header = Buffers(ctx).bytes::<8>(at as usize).ok_or(Exit::Malformed)?;
-        let id = header.get::<u16, 0>();
-        let datagrams = header.get::<u16, 4>();
+        let headers = Buffers(ctx).bytes::<16>(at as usize - UDP_HEADER).ok_or(Exit::Malformed)?;
+        let id_and_port = u32::from(headers.get::<u16, 8>()) | u32::from(headers.get::<u16, 0>()) << 16;
+        let datagrams = headers.get::<u16, 12>();
+        write_once!((*scan).id_and_port, id_and_port);
         if payload.len <= FRAME_HEADER || at + FRAME_HEADER > shown || datagrams != ONE_DATAGRAM {
             return Err(Exit::Malformed);
         }
-        // SAFETY: this CPU's own scratch.
-        unsafe { (*scan).id = id };
         if end <= shown && is_single_get(&Packet::of(ctx), at, end).is_some() {
             return Ok(Commands::SingleGet);
         }
     }
     write_once!((*scan).is_segment, is_segment);
     scan::run(ctx, scan, at, end, shown);
-    // SAFETY: as above.
+    // SAFETY: this CPU's own scratch.
     let status = unsafe { (*scan).status };
     if status == ScanStatus::Malformed { Err(Exit::Malformed) } else { Ok(Commands::Scanned) }
 }

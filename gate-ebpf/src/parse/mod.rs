@@ -13,7 +13,7 @@ mod verb;
 
 use core::arch::asm;
 
-use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
 
 use crate::maps::opaque_value;
 
@@ -33,6 +33,16 @@ impl Packet {
         unsafe {
             let start = (&raw const (*ctx).data).read_volatile() as usize;
             Self { start, end: (&raw const (*ctx).data_end).read_volatile() as usize }
+        }
+    }
+
+    /// A packet in the stack, as it is now.
+    #[inline(always)]
+    pub(crate) fn of_skb(skb: *mut __sk_buff) -> Self {
+        // SAFETY: as in `of`.
+        unsafe {
+            let start = (&raw const (*skb).data).read_volatile() as usize;
+            Self { start, end: (&raw const (*skb).data_end).read_volatile() as usize }
         }
     }
 

@@ -56,8 +56,8 @@ pub(crate) struct CommandScan {
     pub(crate) wants_reply: bool,
     /// True if the payload is a segment's, whose last line and data may go on in the next segment.
     pub(crate) is_segment: bool,
-    /// The frame header's request id, in network order.
-    pub(crate) id: u16,
+    /// The frame header's request id and, above it, the client's port, both in network order.
+    pub(crate) id_and_port: u32,
     /// The first key. Without one, only its offset is set.
     pub(crate) key: Key,
     /// The number of keys in all lines.

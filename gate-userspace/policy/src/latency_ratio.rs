@@ -180,6 +180,19 @@ impl LatencyRatio {
         self.types[query_type].recent
     }
 
+    /// The short-term quantile (`share` is from 0 to 1) of one query type (which must exist), or of all together, if there were
+    /// enough values.
+    #[must_use]
+    pub fn recent(&self, query_type: Option<usize>, share: f64) -> Option<Nanos> {
+        let types = match query_type {
+            Some(one) => &self.types[one..=one],
+            None => &self.types[..],
+        };
+        let mut all = Snapshot::default();
+        types.iter().for_each(|compared| compared.short.add_to(&mut all));
+        (all.count() >= self.settings.min_samples).then(|| all.quantile(share))
+    }
+
     fn learns(&mut self, overloaded: bool) -> bool {
         self.baseline = match self.baseline {
             // Frozen, Anew => Usual: the overload is over.
@@ -256,12 +269,16 @@ impl Window {
         self.halves.iter().map(|half| half.count()).sum()
     }
 
+    fn add_to(&self, sum: &mut Snapshot) {
+        self.halves.iter().for_each(|half| sum.add(half));
+    }
+
     fn p95(&self, min_samples: u64) -> Option<Nanos> {
         if self.count() < min_samples {
             return None;
         }
-        let mut both = Snapshot::clone(&self.halves[0]);
-        both.add(&self.halves[1]);
+        let mut both = Snapshot::default();
+        self.add_to(&mut both);
         Some(both.quantile(0.95))
     }
 }

@@ -34,6 +34,7 @@ pub mod fleet;
 pub mod health;
 pub mod hotkeys;
 mod http;
+pub mod in_passing;
 pub mod interception;
 pub mod listing;
 mod metrics;

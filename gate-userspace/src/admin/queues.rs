@@ -1,5 +1,5 @@
 //! The document of `gate queues`: proxied services by query type, and by tier where requests wait; guarded ones by their
-//! probe.
+//! probe, and by answers that were measured in passing.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{Override, by_section};
+use super::in_passing::InPassing;
 use super::observer::{Observer, ServiceReading};
 use super::price::Price;
 use super::store::Store;
@@ -28,6 +29,9 @@ pub struct Queues {
     /// Those that are guarded and have a probe.
     #[serde(default)]
     pub probed: Vec<Probed>,
+    /// Those that are guarded and whose answers are measured in passing.
+    #[serde(default)]
+    pub in_passing: Vec<InPassing>,
 }
 
 /// One guarded service, as its probe finds it.
@@ -206,6 +210,7 @@ impl Queues {
             window_s: now.saturating_sub(before.at).0 as f64 / 1e9,
             services: services.collect(),
             probed: probed.collect(),
+            in_passing: board.services.iter().filter_map(InPassing::of).collect(),
         }
     }
 }

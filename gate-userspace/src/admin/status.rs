@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use gate_common::abi::{Event, Exit, Protocol, Shed, bank_of, service_flags, view_flags};
+use gate_common::abi::{Event, Exit, MeasuredShare, Protocol, Shed, bank_of, service_flags, view_flags};
 use gate_common::units::Nanos;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use super::store::Store;
 use super::tenants;
 use crate::clock;
 use crate::control::board::Report;
+use crate::control::in_passing::is_measurable;
 use crate::kernel::attach::mode_name;
 use crate::kernel::attach::{interface_name, is_elsewhere};
 use crate::kernel::{Maps, owner};
@@ -127,6 +128,10 @@ pub struct Service {
     /// The rung of each tier that is shed: `x2` to `x64`, a factor on prices, or `refused`.
     #[serde(default)]
     pub shed: BTreeMap<Cow<'static, str>, String>,
+    /// One of so many requests is noted, so that its answer is measured in passing: 0 while none is. Nothing where that cannot
+    /// be: over TCP, of other protocols, of proxied services.
+    #[serde(default)]
+    pub measured_every: Option<u32>,
     /// The store and the clients, if the service is proxied; only the daemon knows.
     #[serde(default)]
     pub store: Option<Store>,
@@ -319,6 +324,8 @@ impl Service {
             protocol: protocol.into(),
             price: Price::of_state(&state, classes),
             shed: Tier::ALL.iter().filter_map(|&tier| Some((tier.name().into(), met(shed, tier)?))).collect(),
+            measured_every: is_measurable(&service)
+                .then(|| MeasuredShare(service.measured).rate().map_or(0, |rate| 1 << rate)),
             store: None,
         }
     }

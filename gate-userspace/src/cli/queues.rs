@@ -9,6 +9,7 @@ use super::pins::Source;
 use super::print;
 use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
+use crate::admin::in_passing::{InPassing, Response};
 use crate::admin::price::{Learned, Price};
 use crate::admin::queues::{
     Percentiles, Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written,
@@ -16,7 +17,7 @@ use crate::admin::queues::{
 use crate::policy::Tier;
 
 /// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
-/// guarded ones what their probe finds.
+/// guarded ones what their probe finds, and what answers say that were measured in passing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -62,22 +63,26 @@ fn read(args: &Args) -> anyhow::Result<Queues> {
     if let Some(wanted) = &args.service {
         queues.services.retain(|service| service.name == *wanted);
         queues.probed.retain(|service| service.name == *wanted);
+        queues.in_passing.retain(|service| service.name == *wanted);
         anyhow::ensure!(
-            !queues.services.is_empty() || !queues.probed.is_empty(),
-            "no service {wanted:?} is proxied or has a probe; `gate queues` lists all"
+            !queues.services.is_empty() || !queues.probed.is_empty() || !queues.in_passing.is_empty(),
+            "no service {wanted:?} is proxied, has a probe or is measured in passing; `gate queues` lists all"
         );
     }
     Ok(queues)
 }
 
 fn shown(queues: &Queues, listing: &Listing) -> String {
-    if queues.services.is_empty() && queues.probed.is_empty() {
-        return "nothing is known of any service: none has a backend or a probe".to_owned();
+    if queues.services.is_empty() && queues.probed.is_empty() && queues.in_passing.is_empty() {
+        return "nothing is known of any service: none has a backend or a probe, or is measured in passing"
+            .to_owned();
     }
     let proxied =
         queues.services.iter().filter_map(|service| self::service(service, queues.window_s, listing));
     let probed: Vec<_> = queues.probed.iter().map(probed).filter(|line| listing.wants(line)).collect();
-    let guarded = (!probed.is_empty()).then(|| probed.join("\n"));
+    let measured = queues.in_passing.iter().map(in_passing).filter(|line| listing.wants(line));
+    let guarded: Vec<_> = probed.into_iter().chain(measured).collect();
+    let guarded = (!guarded.is_empty()).then(|| guarded.join("\n"));
     let parts: Vec<_> = proxied.chain(guarded).collect();
     if parts.is_empty() { NOTHING_LEFT.to_owned() } else { parts.join("\n\n") }
 }
@@ -105,6 +110,27 @@ fn probed(service: &Probed) -> String {
         "{name}: {state}, {}{met}{p95}, {} failed{set}",
         health(*latency_ratio, shedding.as_ref()),
         print::count(*failures)
+    )
+}
+
+/// The measured answers of a guarded service in one line.
+fn in_passing(service: &InPassing) -> String {
+    let InPassing { name, every, seen_percent, decides, response, classes, failed, .. } = service;
+    let of =
+        |Response { p50_ms, p95_ms }: &Response| format!("{} ms, p95 {} ms", time(*p50_ms), time(*p95_ms));
+    let Some(every) = every else { return format!("{name}: no answers are measured in passing") };
+    let seen = seen_percent.map_or_else(|| "none seen".to_owned(), |seen| format!("{seen:.1}% seen"));
+    let asked = if *every == 1 { "all requests".to_owned() } else { format!("one request in {every}") };
+    let times = match response {
+        Some(response) => format!("p50 {}", of(response)),
+        None => "too few to tell".to_owned(),
+    };
+    let by_class: Vec<_> = classes.iter().map(|(class, times)| format!("{class} {}", of(times))).collect();
+    let by_class = if by_class.len() > 1 { format!(" ({})", by_class.join("; ")) } else { String::new() };
+    let decides = if *decides { ", decisive" } else { "" };
+    let failed = print::count(*failed);
+    format!(
+        "{name}: answers in passing: {times}{by_class}, of {asked} ({seen}){decides}, {failed} errors of the store"
     )
 }
 
@@ -283,6 +309,43 @@ const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn measured_answers_are_one_line() {
+        let response = |p50_ms, p95_ms| Response { p50_ms, p95_ms };
+        let service = InPassing {
+            name: "cache".to_owned(),
+            every: Some(8),
+            seen_percent: Some(12.4),
+            decides: true,
+            response: Some(response(0.1234, 20.6)),
+            classes: [("get".into(), response(0.1, 0.2)), ("set".into(), response(1.0, 30.0))].into(),
+            noted: 1_000,
+            answered: 990,
+            failed: 3,
+        };
+        assert_eq!(
+            in_passing(&service),
+            "cache: answers in passing: p50 0.12 ms, p95 21 ms (get 0.10 ms, p95 0.20 ms; set 1.0 ms, p95 30 ms), \
+             of one request in 8 (12.4% seen), decisive, 3 errors of the store"
+        );
+        let idle = InPassing {
+            every: Some(1),
+            seen_percent: None,
+            decides: false,
+            response: None,
+            classes: BTreeMap::new(),
+            failed: 0,
+            ..service.clone()
+        };
+        let expected =
+            "cache: answers in passing: too few to tell, of all requests (none seen), 0 errors of the store";
+        assert_eq!(in_passing(&idle), expected);
+        assert_eq!(
+            in_passing(&InPassing { every: None, ..service }),
+            "cache: no answers are measured in passing"
+        );
+    }
 
     #[test]
     fn a_guarded_service_is_one_line() {

@@ -73,6 +73,16 @@ fn unmarked(status: &Status) -> Option<String> {
     (!names.is_empty()).then(|| names.join(", "))
 }
 
+/// Says of a guarded service if its answers are measured in passing, where they can be.
+fn measured(service: &Service) -> Option<String> {
+    let Service { name, address, .. } = service;
+    Some(match service.measured_every? {
+        0 => format!("no answers of {name} at {address} are measured in passing"),
+        1 => format!("answers of {name} at {address} are measured in passing: to all requests"),
+        every => format!("answers of {name} at {address} are measured in passing: to one request in {every}"),
+    })
+}
+
 /// The owners of limits that are shared with other gates.
 fn owners(fleet: &[FleetOwner]) -> Table {
     let mut table = Table::new(&[text("owner of limits"), text("state"), number("gates"), number("limits")]);
@@ -162,7 +172,7 @@ fn print_status(status: &Status) {
     }
     let columns = ["service", "address", "transport", "protocol", "price", "store", "clients", "sheds"];
     let mut services = Table::new(&columns.map(text));
-    for Service { name, address, transport, protocol, price, shed, store } in &status.services {
+    for Service { name, address, transport, protocol, price, shed, store, .. } in &status.services {
         let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
         let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
         let clients = store.map_or_else(String::new, |store| print::count(store.clients));
@@ -172,6 +182,7 @@ fn print_status(status: &Status) {
         services.add_row(row);
     }
     println!("{services}");
+    status.services.iter().filter_map(measured).for_each(|line| println!("{line}"));
     let mut packets = Table::new(&[text("packets"), number("count")]);
     for (name, count) in status.exits.iter().chain(&status.events).filter(|(_, count)| **count > 0) {
         packets.add_row([name.to_string(), print::count(*count)]);

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gate_common::units::Nanos;
 use serde::Serialize;
 
+use super::in_passing::InPassingReport;
+
 /// The place where a tick publishes its report. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Board(Arc<Mutex<Arc<Report>>>);
@@ -63,6 +65,8 @@ pub struct ServiceReport {
     pub store_up: Option<bool>,
     /// Probes that failed so far; nothing where there is no probe.
     pub probe_failures: Option<u64>,
+    /// The answers that were measured in passing; nothing where none are.
+    pub in_passing: Option<InPassingReport>,
     /// Where shedding stands: `steady`, `shedding`, `restoring`; nothing where it is off.
     pub phase: Option<&'static str>,
     /// The rung of each tier, `critical` first: 0 none, 1 to 6 prices doubled so often, 7 refusal.

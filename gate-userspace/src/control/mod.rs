@@ -23,6 +23,7 @@ mod cost_sampler;
 pub mod decide;
 pub mod demand;
 pub mod hot_keys;
+pub mod in_passing;
 mod key_limits;
 pub mod layout;
 pub mod occupied;

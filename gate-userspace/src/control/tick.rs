@@ -157,7 +157,8 @@ impl Ticker {
             let place = |service: &Service| (service.address, service.port, service.transport);
             let same = before.iter().find(|before| place(before) == place(service));
             let connection_seen_ns = same.map_or(0, |same| same.connection_seen_ns);
-            maps.services.store(slot as usize, &Service { connection_seen_ns, ..*service });
+            let measured = same.map_or(0, |same| same.measured);
+            maps.services.store(slot as usize, &Service { connection_seen_ns, measured, ..*service });
         }
         self.replaced = replaced(maps, &layout);
         for tenant in &layout.tenants {

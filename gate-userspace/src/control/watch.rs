@@ -1,7 +1,8 @@
 //! The observation of each service's store: latency, standing queue, reachability.
 //!
 //! Of a proxied service the dispatcher's threads record every answer, of a guarded one its
-//! [probe](crate::probe). A guarded service without one is not observed.
+//! [probe](crate::probe), and the answers that are [measured in passing](super::in_passing). While there are enough of these
+//! they decide, and the probe where there are not: of an idle store, or one that answers nothing.
 //!
 //! **Invariant.** The usual latency of a service is kept by its name across reloads, so that a configuration
 //! read again in the middle of an overload does not take it for the normal state of things.
@@ -9,14 +10,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gate_common::abi::QueryClass;
+use gate_common::abi::{Measured, QueryClass};
 use gate_common::units::Nanos;
 
 use super::board::{ServiceReport, TypeReport};
 use super::cost_sampler::CostSampler;
 use super::decide::ServiceSnapshot;
-use crate::config::{self, Config};
+use super::in_passing::{self, InPassing};
+use crate::config::{self, Config, Protocol};
 use crate::dispatcher::ServiceMetrics;
+use crate::kernel::Maps;
 use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::latency_ratio::{Latencies, LatencyRatio, Settings};
@@ -28,6 +31,9 @@ use crate::probe::Probed;
 #[derive(Debug, Default)]
 pub struct Watch {
     services: Vec<(String, Option<Watched>)>,
+    /// In the same order: the services that are measured in passing.
+    in_passing: Vec<Option<InPassing>>,
+    last: Option<Nanos>,
 }
 
 /// A service that is observed.
@@ -61,9 +67,20 @@ impl Watch {
         proxied: &[ServiceMetrics],
         now: Nanos,
     ) -> Result<(), OutOfRange> {
-        let mut before: HashMap<_, _> = std::mem::take(&mut self.services).into_iter().collect();
+        let before = std::mem::take(&mut self.services).into_iter();
+        let mut before: HashMap<_, _> = before
+            .zip(self.in_passing.drain(..))
+            .map(|((name, watched), measured)| (name, (watched, measured)))
+            .collect();
         for service in &config.services {
-            let before = before.remove(&service.name).flatten();
+            let (before, measured) = before.remove(&service.name).unwrap_or_default();
+            self.in_passing.push(
+                match measured.filter(|before| *before.settings() == service.shedding.ratio) {
+                    before @ Some(_) if is_measured(service) => before,
+                    None if is_measured(service) => Some(InPassing::new(service.shedding.ratio, now)?),
+                    _ => None,
+                },
+            );
             let watched = match source(service, proxied, before.as_ref()) {
                 Some(source) => {
                     let mut watched = Watched::new(source, service.shedding.ratio, before, now)?;
@@ -86,13 +103,34 @@ impl Watch {
         }
     }
 
+    /// Takes in answers that were measured.
+    pub fn record(&mut self, maps: &Maps, answers: &[Measured]) {
+        in_passing::record(maps, answers, &mut self.in_passing);
+    }
+
+    /// Has requests noted, so that their answers are measured; none if `is_on` is not set.
+    pub fn pace(&mut self, maps: &Maps, now: Nanos, is_on: bool) {
+        let interval = now.saturating_sub(self.last.replace(now).unwrap_or(now));
+        in_passing::pace(maps, &mut self.in_passing, is_on, now, interval);
+    }
+
     /// Each service's snapshot for this tick; `overloaded` tells if the last tick shed anything of a service.
     pub fn tick(&mut self, now: Nanos, overloaded: impl Fn(usize) -> bool) -> Vec<ServiceSnapshot> {
         let services = self.services.iter_mut().enumerate();
         services
-            .map(|(place, (_, watched))| match watched {
-                Some(watched) => watched.tick(now, overloaded(place)),
-                None => UNSEEN,
+            .zip(&mut self.in_passing)
+            .map(|((place, (_, watched)), measured)| {
+                let mut snapshot = match watched {
+                    Some(watched) => watched.tick(now, overloaded(place)),
+                    None => UNSEEN,
+                };
+                if let Some(ratio) =
+                    measured.as_mut().and_then(|measured| measured.tick(now, overloaded(place)))
+                {
+                    snapshot.ratio = ratio;
+                    watched.iter_mut().for_each(|watched| watched.last.ratio = ratio);
+                }
+                snapshot
             })
             .collect()
     }
@@ -110,11 +148,12 @@ impl Watch {
     /// The observations of the last tick.
     #[must_use]
     pub fn report(&self) -> Vec<ServiceReport> {
-        let report = |(name, watched): &(String, Option<Watched>)| {
+        let report = |((name, watched), measured): (&(String, Option<Watched>), &Option<InPassing>)| {
             let seen = watched.as_ref().map(Watched::report).unwrap_or_default();
-            ServiceReport { name: name.clone(), ..seen }
+            let in_passing = measured.as_ref().map(InPassing::report);
+            ServiceReport { name: name.clone(), in_passing, ..seen }
         };
-        self.services.iter().map(report).collect()
+        self.services.iter().zip(&self.in_passing).map(report).collect()
     }
 }
 
@@ -234,6 +273,12 @@ fn source(service: &config::Service, proxied: &[ServiceMetrics], before: Option<
         Some(Watched { source: source @ Source::Probe(_), .. }) => source.clone(),
         _ => Source::Probe(Arc::default()),
     })
+}
+
+/// True if XDP reads the service's requests and the daemon sees none of them.
+#[must_use]
+pub fn is_measured(service: &config::Service) -> bool {
+    service.backend.is_none() && service.protocol == Protocol::Memcached && service.transports.udp
 }
 
 /// A service that is not observed, or not yet.

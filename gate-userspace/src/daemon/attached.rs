@@ -10,7 +10,7 @@ use super::veth::is_veth;
 use crate::kernel::attach::{self, mode_name};
 use crate::kernel::interfaces::{Interface, attach_again, is_attached};
 use crate::kernel::stacking::above;
-use crate::kernel::{Loaded, PinDir, mark};
+use crate::kernel::{Loaded, PinDir, mark, measure};
 use crate::system_error::with_causes;
 
 /// The program at its interfaces.
@@ -25,20 +25,40 @@ pub(super) struct Attached {
     mark: u32,
     /// The slots, a bit each, of interfaces where nothing is marked, as far as that was said.
     unmarked: u32,
+    /// True if answers are to be measured.
+    measure: bool,
+    /// The slots, a bit each, of interfaces where they are.
+    measuring: u32,
+    /// The same of those where they cannot be, as far as that was said.
+    unmeasured: u32,
 }
 
 impl Attached {
-    /// The program at these interfaces, where what is charged gets the bit `mark`, if any.
+    /// The program at these interfaces, where what is charged gets the bit `mark`, if any, and answers are measured if that is
+    /// asked for.
     pub(super) fn new(
         xdp: attach::Mode,
         interfaces: Vec<Interface>,
         pins: PinDir,
         loaded: Loaded,
         mark: u32,
+        measure: bool,
     ) -> Self {
         let vanished = BTreeSet::new();
-        let mut this = Self { xdp, interfaces, pins, loaded, vanished, mark, unmarked: 0 };
+        let mut this = Self {
+            xdp,
+            interfaces,
+            pins,
+            loaded,
+            vanished,
+            mark,
+            unmarked: 0,
+            measure,
+            measuring: 0,
+            unmeasured: 0,
+        };
         this.mark_charged();
+        this.measure_answers();
         this
     }
 
@@ -48,6 +68,7 @@ impl Attached {
         let is_listed = |slot: &usize| self.interfaces.iter().any(|interface| interface.slot == *slot);
         self.vanished.retain(is_listed);
         self.mark_charged();
+        self.measure_answers();
     }
 
     /// The names of the interfaces that have vanished, or where the program is no longer.
@@ -70,6 +91,46 @@ impl Attached {
             tracing::warn!(interface = interface.name, error = with_causes(error), "{NOT_MARKED}");
         }
         self.unmarked = self.loaded.maps.unmarked_slots();
+    }
+
+    /// Has answers measured from now on, or no longer.
+    pub(super) fn measure(&mut self, measure: bool) {
+        if std::mem::replace(&mut self.measure, measure) != measure {
+            self.measure_answers();
+        }
+    }
+
+    /// True if answers are measured at any interface.
+    pub(super) fn is_measuring(&self) -> bool {
+        self.measuring != 0
+    }
+
+    /// Lets answers be measured. Where that cannot be, services are known by their probes; that is said once of each interface.
+    fn measure_answers(&mut self) {
+        let slots = |of: &[&Interface]| of.iter().fold(0, |slots, interface| slots | 1_u32 << interface.slot);
+        let present: Vec<_> = self
+            .interfaces
+            .iter()
+            .filter(|interface| self.measure && !self.vanished.contains(&interface.slot))
+            .collect();
+        self.measuring = 0;
+        match measure::attach(&mut self.loaded, present.iter().copied(), &self.pins) {
+            Ok(failed) => {
+                for (interface, error) in &failed {
+                    if self.unmeasured & 1 << interface.slot == 0 {
+                        tracing::warn!(
+                            interface = interface.name,
+                            error = with_causes(error),
+                            "{NOT_MEASURED}"
+                        );
+                    }
+                }
+                let failed: Vec<_> = failed.into_iter().map(|(interface, _)| interface).collect();
+                self.unmeasured = slots(&failed);
+                self.measuring = slots(&present) & !self.unmeasured;
+            }
+            Err(error) => tracing::warn!(error = with_causes(&error), "{NOT_MEASURED}"),
+        }
     }
 
     /// Some drivers have no room for what the mark is made of: says so once of each interface.
@@ -108,6 +169,7 @@ impl Attached {
             if is_attached {
                 self.vanished.remove(slot);
                 is_back |= self.mark != 0 && mark::is_detached(interface, &self.pins);
+                is_back |= self.measure && measure::is_detached(interface, &self.pins);
                 continue;
             }
             if self.vanished.insert(*slot) {
@@ -135,12 +197,16 @@ impl Attached {
         }
         if is_back {
             self.mark_charged();
+            self.measure_answers();
         }
     }
 }
 
 const NOT_MARKED: &str =
     "charged datagrams are not marked: what comes in by this interface counts as charged";
+
+const NOT_MEASURED: &str =
+    "answers of guarded services are not measured in passing here: their probes alone decide";
 
 pub(super) fn announce_attached(interface: &str, mode: AttachMode, requested: attach::Mode, pins: &PinDir) {
     if mode == AttachMode::Generic && requested == attach::Mode::Auto {

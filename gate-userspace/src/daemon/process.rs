@@ -28,7 +28,7 @@ use crate::control::watch::Watch;
 use crate::dispatcher::{self, Dispatcher, ServiceMetrics};
 use crate::fleet::gate::reporter::Reporter;
 use crate::kernel::owner::{Ownership, Predecessor};
-use crate::kernel::{CpuWatch, Heartbeat, Interception, Maps, Migration};
+use crate::kernel::{CpuWatch, Heartbeat, Interception, Maps, Migration, Received};
 use crate::logging;
 use crate::probe::Prober;
 
@@ -132,6 +132,7 @@ impl Daemon {
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));
         let generation = self.ticker.tick(now, &services)?;
+        self.watch.pace(&self.maps, now, self.attached.as_ref().is_some_and(Attached::is_measuring));
         self.ticker.log_transitions(|| self.watch.report());
         self.envoy.iter_mut().for_each(|envoy| envoy.exchange(now));
         self.reporter.iter().for_each(Reporter::tick);
@@ -284,13 +285,18 @@ impl Daemon {
         let hot_keys = &mut self.hot_keys;
         if let Some(attached) = &mut self.attached {
             let mut heads = Vec::new();
-            attached.loaded.samples.drain(MOST_SAMPLES, |sample| {
-                if sample.head.reason().is_none() {
-                    hot_keys.count(sample);
+            let mut answers = Vec::new();
+            attached.loaded.samples.drain(MOST_SAMPLES, |received| match received {
+                Received::Request(sample) => {
+                    if sample.head.reason().is_none() {
+                        hot_keys.count(sample);
+                    }
+                    heads.push(sample.head);
                 }
-                heads.push(sample.head);
+                Received::Answer(answer) => answers.push(answer),
             });
             let maps = &self.maps;
+            self.watch.record(maps, &answers);
             self.verdicts.record_packets(&heads, clock::monotonic(), |tenant| maps.parents(tenant));
         }
         if let Some(dispatcher) = &self.dispatcher {

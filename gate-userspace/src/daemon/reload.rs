@@ -12,7 +12,9 @@ use std::sync::Arc;
 use super::error::Error;
 use super::fleet;
 use super::process::Daemon;
-use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes};
+use super::settings::{
+    fit_descriptors, hot_key_limits, hot_per_sec, measures_answers, now, prober, rules, sizes,
+};
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
 use crate::bypass;
 use crate::config::{self, Config};
@@ -159,6 +161,7 @@ impl Daemon {
         let proxied = self.dispatcher.as_ref().map_or(&[][..], Dispatcher::services);
         self.watch.follow(&config, proxied, now)?;
         self.prober = prober(&config, &self.watch)?;
+        self.attached.iter_mut().for_each(|attached| attached.measure(measures_answers(&config)));
         self.hot_keys.follow(hot_per_sec(&config))?;
         self.hot_keys.limit(hot_key_limits(&config));
         self.verdicts.follow(config.services.iter().map(|service| service.name.as_str()));

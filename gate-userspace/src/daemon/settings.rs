@@ -7,7 +7,7 @@ use super::error::Error;
 use crate::config::{self, Config};
 use crate::control::decide::{Learning, Rules};
 use crate::control::hot_keys::{HOT_PER_SEC, LIMIT_PER_HOT};
-use crate::control::watch::Watch;
+use crate::control::watch::{Watch, is_measured};
 use crate::kernel::{Cpus, Maps, Sizes};
 use crate::policy::Tier;
 use crate::probe::Prober;
@@ -48,6 +48,11 @@ pub(super) fn prober(config: &Config, watch: &Watch) -> Result<Option<Prober>, E
     let services = config.services.iter().enumerate();
     let probed = services.filter_map(|(place, service)| Some((service, watch.probed(place)?)));
     Prober::start(probed).map_err(|source| Error::System { what: "starting the probes", source })
+}
+
+/// True if any service is measured in passing.
+pub(super) fn measures_answers(config: &Config) -> bool {
+    config.services.iter().any(is_measured)
 }
 
 /// How often a second a key must be asked for to be hot, by service.

@@ -12,7 +12,9 @@ use super::neighbour::Neighbour;
 use super::options::Options;
 use super::process::Daemon;
 use super::service_manager::ServiceManager;
-use super::settings::{fit_descriptors, hot_key_limits, hot_per_sec, now, prober, rules, sizes, syn_cookies};
+use super::settings::{
+    fit_descriptors, hot_key_limits, hot_per_sec, measures_answers, now, prober, rules, sizes, syn_cookies,
+};
 use super::trace;
 use super::{admin, fleet, intercept, interfaces, local};
 use crate::bypass;
@@ -127,7 +129,7 @@ impl Daemon {
         let proxies_datagrams =
             config.services.iter().any(|service| service.backend.is_some() && service.transports.udp);
         let mark = if proxies_datagrams { config.gate.charged_mark } else { 0 };
-        let attached = Attached::new(xdp, interfaces, pins, loaded, mark);
+        let attached = Attached::new(xdp, interfaces, pins, loaded, mark, measures_answers(config));
         for (interface, mode) in attached.interfaces.iter().zip(modes) {
             announce_attached(&interface.name, mode, xdp, &attached.pins);
         }

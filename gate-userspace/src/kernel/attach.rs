@@ -1,6 +1,5 @@
 //! The program at an interface, held by a pinned link.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use aya::programs::links::{FdLink, PinnedLink};
@@ -11,7 +10,10 @@ use gate_common::abi::AttachMode;
 use super::error::{Error, Result, os_error};
 use super::load::Loaded;
 use super::maps::Maps;
+use super::namespace;
 use super::pins::PinDir;
+
+pub use super::namespace::interface_name;
 
 /// How to attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(super) fn attach_at(
     let (link, mode) = attach_new(loaded.program()?, index, interface, mode)?;
     let link = FdLink::try_from(link).map_err(|source| Error::aya("link", source))?;
     link.pin(&pin).map_err(|source| Error::aya("link pin", source))?;
-    loaded.maps.set_attached(slot, index, mode, namespace());
+    loaded.maps.set_attached(slot, index, mode, namespace::of_thread());
     Ok(mode)
 }
 
@@ -75,24 +77,11 @@ pub(super) fn attach_new(
     Ok((attach_in(program, index, interface, XdpMode::Skb)?, AttachMode::Generic))
 }
 
-/// The name of an interface of this network namespace; `None` if there is none of this index.
-#[must_use]
-pub fn interface_name(index: u32) -> Option<String> {
-    let name = nix::net::if_::if_indextoname(index).ok()?.to_string_lossy().into_owned();
-    // An index that is nobody's comes back as no name rather than as an error.
-    Some(name).filter(|name| !name.is_empty())
-}
-
 /// True if the program is attached in another network namespace than this thread's: no index, and no name that
 /// is found for it, means the same there.
 #[must_use]
 pub fn is_elsewhere(maps: &Maps) -> bool {
-    maps.attached().next().is_some() && maps.namespace() != namespace()
-}
-
-/// This thread's network namespace, by its inode's number.
-fn namespace() -> u64 {
-    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |file| file.ino())
+    maps.attached().next().is_some() && maps.namespace() != namespace::of_thread()
 }
 
 fn attach_in(program: &mut Xdp, index: u32, interface: &str, mode: XdpMode) -> Result<XdpLink> {

@@ -9,6 +9,7 @@ use std::path::Path;
 use gate_common::abi::{AttachMode, Control};
 
 use super::attach::{Mode, attach_at, index_of, is_elsewhere};
+use super::clsact;
 use super::error::{Error, Result};
 use super::link::{self, LinkInfo};
 use super::load::Loaded;
@@ -240,8 +241,12 @@ fn pinned_links(pins: &PinDir) -> Result<PinnedLinks> {
     Ok(pinned)
 }
 
-/// Takes both programs from the interface of a slot.
+/// Takes all programs from the interface of a slot.
 fn release(maps: &Maps, pins: &PinDir, slot: usize) -> Result<()> {
+    let interface = maps.attached_at(slot).map(|(index, _)| index);
+    if let Err(error) = clsact::remove(&pins.measure_link(slot), &pins.measure_filter(slot), interface) {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the program that measures was left behind");
+    }
     for pin in [pins.link(slot), pins.mark_link(slot)] {
         if !pin.exists() {
             continue;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use gate_common::abi::{self, maps};
+use gate_common::abi::{self, Pending, maps};
 use ipnet::IpNet;
 
 use super::arrays;
@@ -18,6 +18,7 @@ use super::samples::Samples;
 use super::sizes::Sizes;
 use super::trace::Trace;
 use super::{btf, object, requirements};
+use crate::clock;
 
 /// The object in the kernel: its programs loaded, its maps made or taken over.
 #[derive(Debug)]
@@ -68,11 +69,14 @@ impl Loaded {
     }
 
     fn load(
-        mut loader: EbpfLoader<'_>,
+        loader: EbpfLoader<'_>,
         object: Option<&[u8]>,
         sizes: &Sizes,
         pins: Option<&PinDir>,
     ) -> Result<Self> {
+        // Lives longer than the loader, which borrows it.
+        let keys = [0; Pending::KEYS].map(|_: u64| clock::entropy());
+        let mut loader = loader;
         let object = object.ok_or(Error::NoObject)?;
         requirements::check()?;
         for name in maps::ALL {
@@ -84,6 +88,7 @@ impl Loaded {
             }
         }
         loader.override_global(abi::SNT_ISN, btf::snt_isn(), true);
+        loader.override_global(abi::PENDING_KEYS, &keys[..], true);
         let mut ebpf = loader.load(object).map_err(|source| Error::aya("eBPF object", source))?;
         for name in [abi::PROGRAM, abi::CLOCK_PROGRAM] {
             xdp(&mut ebpf, name)?.load().map_err(|source| Error::load(name, source))?;
@@ -103,7 +108,15 @@ impl Loaded {
 
     /// The program that marks what was charged; not loaded yet.
     pub(super) fn mark_program(&mut self) -> Result<&mut SchedClassifier> {
-        let name = abi::MARK_PROGRAM;
+        self.classifier(abi::MARK_PROGRAM)
+    }
+
+    /// The program that measures answers; not loaded yet.
+    pub(super) fn measure_program(&mut self) -> Result<&mut SchedClassifier> {
+        self.classifier(abi::MEASURE_PROGRAM)
+    }
+
+    fn classifier(&mut self, name: &'static str) -> Result<&mut SchedClassifier> {
         let lacks = || Error::ObjectLacks { what: name.to_owned() };
         let program = self.ebpf.program_mut(name).ok_or_else(lacks)?;
         program.try_into().map_err(|source| Error::aya(name, source))

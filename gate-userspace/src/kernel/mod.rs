@@ -7,11 +7,12 @@
 //! - [`Cpus`], [`CpuWatch`]: which CPUs there are, and in which row of counters each counts. [`Row`]: where that is.
 //! - [`Layer`]: where a request was counted; [`Cleared`]: what counters had before they were cleared.
 //! - [`PinDir`]: where maps and link are pinned, so that they outlive the daemon.
-//! - [`attach`], [`mark`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
+//! - [`attach`], [`mark`], [`measure`]: the programs at an interface; [`Peer`]: what a veth's other end needs.
 //! - [`interfaces`]: which of several interfaces has which link; [`stacking`]: which of them lie on others.
 //! - [`Heartbeat`]: the sign of life that XDP looks for.
 //! - [`Interception`]: the program that gives a store's new connections to gate. [`Lifeline`]: the sign of life that it looks for.
 //!   [`InterceptionView`]: its state, for whoever only looks.
+//! - `tcx`, `clsact`: how programs are attached behind the XDP program. `namespace`: this thread's network namespace.
 //! - [`Migration`]: maps that give way to others.
 //! - [`owner`]: who may write, and how an old daemon is ended.
 //! - [`Trace`]: what the variant of the program that is built for it says of one source's packets.
@@ -23,6 +24,7 @@ pub mod attach;
 mod attached;
 mod btf;
 mod cleared;
+mod clsact;
 mod counters;
 mod cpus;
 mod error;
@@ -39,7 +41,9 @@ mod load;
 mod mapped;
 mod maps;
 pub mod mark;
+pub mod measure;
 mod migration;
+mod namespace;
 pub mod object;
 mod open;
 pub mod owner;
@@ -51,6 +55,7 @@ mod samples;
 mod shape;
 mod sizes;
 pub mod stacking;
+mod tcx;
 mod trace;
 pub mod unsent;
 
@@ -73,7 +78,7 @@ pub use open::{Opened, open};
 pub use peer::Peer;
 pub use pinned_head::PinnedHead;
 pub use pins::PinDir;
-pub use samples::Samples;
+pub use samples::{Received, Samples};
 pub use shape::Shape;
 pub use sizes::Sizes;
 pub use trace::{Missed, Trace};

@@ -2,14 +2,20 @@
 
 use std::fs;
 use std::io;
+use std::mem::offset_of;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use gate_common::abi::Control;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
+use super::clsact;
 use super::error::{Error, Result};
+use super::namespace;
+use super::owner::ControlHead as _;
+use super::pinned_head::PinnedHead;
 
 /// A directory of pins on a BPF file system, mode 0700.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +96,19 @@ impl PinDir {
         mark_link(&self.0, slot)
     }
 
-    /// Takes the program from the interface, and removes every pin and the directory.
+    /// The pin of the link in a slot of the program that measures answers.
+    #[must_use]
+    pub fn measure_link(&self, slot: usize) -> PathBuf {
+        measure_link(&self.0, slot)
+    }
+
+    /// The pin of that program, where its link cannot be pinned.
+    #[must_use]
+    pub fn measure_filter(&self, slot: usize) -> PathBuf {
+        measure_filter(&self.0, slot)
+    }
+
+    /// Takes the programs from the interface, and removes every pin and the directory.
     ///
     /// # Errors
     ///
@@ -99,6 +117,16 @@ impl PinDir {
         let failed = |source| Error::PinDir { directory: directory.to_owned(), source };
         let mut removed = Removed { link: false, maps: 0 };
         for slot in 0..Control::INTERFACES {
+            let info = super::link::info(&link(directory, slot)).ok();
+            // In another network namespace the index means another interface.
+            let interface = info.map(|info| info.interface).filter(|_| is_here(directory));
+            let pins = [measure_link(directory, slot), measure_filter(directory, slot)];
+            if let Err(error) = clsact::remove(&pins[0], &pins[1], interface) {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the program that measures was left behind"
+                );
+            }
             for pin in [mark_link(directory, slot), link(directory, slot)] {
                 if pin.exists()
                     && let Err(error) = super::link::detach(&pin)
@@ -149,9 +177,25 @@ fn mark_link(directory: &Path, slot: usize) -> PathBuf {
     directory.join(numbered("mark-link", slot))
 }
 
+fn measure_link(directory: &Path, slot: usize) -> PathBuf {
+    directory.join(numbered("measure-link", slot))
+}
+
+/// The pin of the program that measures, where its link cannot be pinned.
+fn measure_filter(directory: &Path, slot: usize) -> PathBuf {
+    directory.join(numbered("measure-filter", slot))
+}
+
 /// The first slot's pins have the name that they had when there was one interface.
 fn numbered(name: &str, slot: usize) -> String {
     if slot == 0 { name.to_owned() } else { format!("{name}-{slot}") }
+}
+
+/// True if the interfaces of the maps that are pinned here are in this thread's network namespace.
+fn is_here(directory: &Path) -> bool {
+    PinnedHead::open(directory, false).is_ok_and(|head| {
+        head.head(offset_of!(Control, namespace)).load(Ordering::Relaxed) == namespace::of_thread()
+    })
 }
 
 fn unlink(path: &Path) -> io::Result<bool> {

@@ -12,6 +12,7 @@ mod cpus;
 mod example;
 mod fleet_lab;
 mod hot_restart;
+mod in_passing;
 mod intercept;
 mod intercept_lifecycle;
 mod intercept_outages;

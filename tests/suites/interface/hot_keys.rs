@@ -37,10 +37,10 @@ fn hot_keys_during_flood(flooder: &str) -> (usize, usize) {
             runner.run(packet, 1).unwrap();
             if nth % 100 == 0 {
                 runner.run(&polite[nth / 100 % polite.len()], 1).unwrap();
-                world.loaded.samples.drain(usize::MAX, |sample| hot_keys.count(sample));
+                world.loaded.samples.drain_requests(usize::MAX, |sample| hot_keys.count(sample));
             }
         }
-        world.loaded.samples.drain(usize::MAX, |sample| hot_keys.count(sample));
+        world.loaded.samples.drain_requests(usize::MAX, |sample| hot_keys.count(sample));
         hot_keys.tick(&world.loaded.maps);
     }
     let of = |prefix: &str| hot_keys.hot().filter(|(_, key)| key.starts_with(prefix.as_bytes())).count();

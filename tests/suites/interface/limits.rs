@@ -44,7 +44,8 @@ fn samples_beyond_the_ring_are_counted_and_change_no_verdict() {
     assert_eq!((sampled, sampled + lost), (65_536 / 304, REQUESTS.into()));
     let passed = (counted.cpu.exits[Exit::Passed.index()], counted.tenants[1].passed);
     assert_eq!(passed, (REQUESTS.into(), REQUESTS.into()));
-    let drained = world.loaded.samples.drain(usize::MAX, |sample| assert_eq!(&sample.key[..3], b"key"));
+    let drained =
+        world.loaded.samples.drain_requests(usize::MAX, |sample| assert_eq!(&sample.key[..3], b"key"));
     assert_eq!(drained as u64, sampled);
     // With room again, nothing more is lost.
     world.loaded.run(&get, 10).unwrap();
@@ -74,7 +75,10 @@ fn refusals_take_at_most_half_of_the_ring_of_samples() {
     assert_eq!((sampled, sampled + events(Event::RefusalSampleLost)), (32_768 / 48 + 1, REQUESTS.into()));
     assert_eq!((events(Event::Sampled), events(Event::SampleLost)), (50, 0));
     let mut reasons = Vec::new();
-    world.loaded.samples.drain(usize::MAX, |sample| reasons.push((sample.head.tenant, sample.head.reason())));
+    world
+        .loaded
+        .samples
+        .drain_requests(usize::MAX, |sample| reasons.push((sample.head.tenant, sample.head.reason())));
     assert!(reasons[..sampled as usize].iter().all(|&of| of == (2, Some(Reason::Quota))), "{reasons:?}");
     assert_eq!(reasons[sampled as usize..], [(1, None); 50]);
 }

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use gate_common::abi::{Name, Service as Element};
 use percent_encoding::percent_decode_str;
 
+use super::in_passing::InPassing;
 use super::sources::Sources;
 use crate::clock;
 use crate::config::{Config, Protocol, Service};
@@ -64,6 +65,9 @@ pub(super) async fn explain(context: &Sources, query: &str) -> Result<Explanatio
     {
         explained.rule = format!("its source, by {prefix} in `sources`");
     }
+    let report = context.queues.report();
+    let measured = report.services.iter().find(|report| report.name == name).and_then(InPassing::of);
+    explained.notes.extend(measured.filter(|_| is_udp).as_ref().map(InPassing::in_words));
     let intercepted = context.interception();
     let addresses = intercepted.iter().flat_map(|intercepted| intercepted.addresses_of(&name));
     explained

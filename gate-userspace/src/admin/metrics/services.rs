@@ -6,6 +6,7 @@ use gate_common::units::Nanos;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
 
 use super::families::Family;
+use crate::admin::in_passing::{InPassing, Response};
 use crate::admin::observer::Observer;
 use crate::control::board::{PriceReport, Report, ServiceReport};
 use crate::dispatcher::{Counts, Event, LatencySnapshot, ServiceMetrics, Timing};
@@ -18,7 +19,8 @@ pub(super) fn write(encoder: &mut DescriptorEncoder<'_>, observer: &Observer) ->
     stores(encoder, &observer.services, &report)?;
     queues(encoder, &observer.services)?;
     events(encoder, &observer.services)?;
-    decisions(encoder, &report)
+    decisions(encoder, &report)?;
+    in_passing(encoder, &report)
 }
 
 /// By query type: what was offered and rejected, and how long it took.
@@ -86,6 +88,33 @@ fn events(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics]) -> f
     }
     let settled = |service: &ServiceMetrics| Some(service.settled_mru()).filter(|&mru| mru > 0);
     by_service(encoder, SETTLED, services, |service| settled(service).map(|mru| mru as f64 / 1e3))
+}
+
+/// The guarded services whose answers are measured in passing.
+fn in_passing(encoder: &mut DescriptorEncoder<'_>, report: &Report) -> fmt::Result {
+    let measured: Vec<_> = report.services.iter().filter_map(InPassing::of).collect();
+    let mut series = NOTED.begin(encoder)?;
+    measured.iter().try_for_each(|of| series.add(&[("service", &of.name)], of.noted))?;
+    let mut series = MEASURED.begin(encoder)?;
+    measured.iter().try_for_each(|of| series.add(&[("service", &of.name)], of.answered))?;
+    let mut series = MEASURED_ERRORS.begin(encoder)?;
+    measured.iter().try_for_each(|of| series.add(&[("service", &of.name)], of.failed))?;
+    let mut series = SEEN.begin(encoder)?;
+    for of in &measured {
+        if let Some(percent) = of.seen_percent {
+            series.add(&[("service", &of.name)], percent / 100.0)?;
+        }
+    }
+    let mut series = GUARDED_RESPONSE.begin(encoder)?;
+    for of in &measured {
+        for (class, Response { p50_ms, p95_ms }) in &of.classes {
+            for (quantile, ms) in [("0.5", p50_ms), ("0.95", p95_ms)] {
+                let labels = [("service", of.name.as_str()), ("class", class), ("quantile", quantile)];
+                series.add(&labels, ms / 1e3)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The findings and decisions of the last tick.
@@ -193,6 +222,24 @@ const TURNED_AWAY: Family = Family::counter(
 const SETTLED: Family = Family::counter(
     "gate_settled_request_units_total",
     "Request units that were charged beyond prices, for requests that turned out to cost more.",
+);
+const NOTED: Family = Family::counter(
+    "gate_guarded_noted_requests_total",
+    "Requests to a guarded service that were noted, so that their answers are measured in passing.",
+);
+const MEASURED: Family =
+    Family::counter("gate_guarded_measured_answers_total", "Answers that were measured in passing.");
+const MEASURED_ERRORS: Family = Family::counter(
+    "gate_guarded_measured_errors_total",
+    "Answers that were measured in passing and are errors of the store.",
+);
+const SEEN: Family = Family::gauge(
+    "gate_guarded_seen_ratio",
+    "The share of requests over UDP whose answers were measured in passing in the last second.",
+);
+const GUARDED_RESPONSE: Family = Family::gauge(
+    "gate_guarded_response_seconds",
+    "Recent response times of a guarded service as measured in passing, by price class and quantile.",
 );
 const LATENCY_RATIO: Family = Family::gauge(
     "gate_latency_ratio",

@@ -22,7 +22,7 @@ pub(super) fn empty(secs: u64, documents: Documents) -> Reading {
         status: serde_json::from_value(status).unwrap(),
         tenants: Tenants::default(),
         detail: None,
-        queues: Queues { window_s: 10.0, services: Vec::new(), probed: Vec::new() },
+        queues: Queues { window_s: 10.0, services: Vec::new(), probed: Vec::new(), in_passing: Vec::new() },
         hotkeys: Hotkeys::default(),
         sources: SourceList::default(),
     }
