@@ -87,6 +87,9 @@ fn quotas_hold_and_a_takeover_keeps_what_tenants_spent() -> Result<()> {
     ensure!((HOSTILE_BURST..=paid).contains(&passed), "{passed} passed, {paid} were paid for");
     ensure!(refused > HOSTILE_BURST, "{refused} refused");
 
+    let measured = site.json(&["queues"])?["in_passing"][0].take();
+    ensure!(measured["answered"].as_u64() > Some(0), "no answers were measured in passing: {measured}");
+
     let before = site.json(&["tenants"])?["tenants"].take();
     ensure!(count(&before, "hostile", "refused") == refused as u64, "{refused} refusals read: {before}");
     ensure!(count(&before, "polite", "passed") == served as u64, "{served} answers read: {before}");

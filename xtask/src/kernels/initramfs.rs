@@ -1,4 +1,4 @@
-//! The initial file system of a kernel: gate, the suites, the programs and libraries that they need, and veth's module.
+//! The initial file system of a kernel: gate, the suites, the programs and libraries that they need, and modules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,8 @@ impl Suite {
 
 /// The programs that the suites call beside gate.
 const PROGRAMS: [&str; 2] = ["ip", "memcached"];
-const MODULES: [&str; 1] = ["veth"];
+/// The last two are for filters of `clsact`, which come before tcx links.
+const MODULES: [&str; 3] = ["veth", "sch_ingress", "cls_bpf"];
 
 /// Puts together and packs the initramfs that runs `suites`, below `place`.
 ///
