@@ -243,10 +243,12 @@ impl Pace {
     fn next(&mut self, noted: u64, now: Nanos, interval: Nanos, most_per_sec: u64) -> MeasuredShare {
         let per_sec = u128::from(noted) * 1_000_000_000 / u128::from(interval.0.max(1));
         let excess = per_sec / u128::from(most_per_sec.max(1));
-        if excess > 0 {
+        if interval == Nanos::ZERO {
+            // The first tick: nothing follows from it.
+        } else if excess > 0 {
             // At once: a jump of the load is noted for one tick.
             self.rate = (self.rate + excess.ilog2() as u8 + 1).min(MeasuredShare::MOST);
-        } else if interval > Nanos::ZERO && per_sec * 4 < u128::from(most_per_sec) {
+        } else if per_sec * 4 < u128::from(most_per_sec) {
             self.rate = self.rate.saturating_sub(1);
         }
         if now.saturating_sub(self.turned) >= TURN {

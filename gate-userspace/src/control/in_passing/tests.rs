@@ -61,7 +61,7 @@ fn a_jump_is_followed_at_once_and_silence_notes_all_again() {
     let rates: Vec<_> = (0..20).map(|_| pace.next(0, TICK, TICK, 4_000).rate().unwrap()).collect();
     assert_eq!((rates[0], rates[15], rates[19]), (15, 0, 0));
     // The first tick has no length: nothing follows from it.
-    assert_eq!(Pace::default().next(0, TICK, Nanos::ZERO, 4_000).rate(), Some(0));
+    assert_eq!(Pace::default().next(1_000_000, TICK, Nanos::ZERO, 4_000).rate(), Some(0));
 }
 
 #[test]
