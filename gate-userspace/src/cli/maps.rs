@@ -101,8 +101,10 @@ fn dump(pins: &Pins, map: &str, from: usize, count: usize) -> anyhow::Result<()>
         names::RARE_COUNTERS => elements(&maps.rare_counters, from, count),
         names::TOUCHED => elements(&maps.touched, from, count),
         names::CPUS => elements(&maps.cpus, from, count),
-        names::PENDING => elements(&maps.pending, from, count),
         names::TOP_KEYS => elements(&maps.top_keys, from, count),
+        names::PENDING => {
+            anyhow::bail!("PENDING holds requests that are under way, which only programs read")
+        }
         names::SAMPLES => anyhow::bail!("SAMPLES is a ring buffer, which only the daemon reads"),
         _ => anyhow::bail!("there is no map {map:?}; `gate maps list` lists all"),
     };

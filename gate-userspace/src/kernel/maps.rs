@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::MapData;
 use gate_common::abi::{
-    self, ABI_VERSION, Block, Clock, Control, CounterLine, Cpu, Name, Pending, Ports, RareCounters, Service,
+    self, ABI_VERSION, Block, Clock, Control, CounterLine, Cpu, Name, Ports, RareCounters, Service,
     ServiceState, Tenant, TenantLine, TenantState, TopKey, View, maps, touched_words,
 };
 use gate_common::token_bucket::{Limits, Rate};
@@ -55,8 +55,6 @@ pub struct Maps {
     pub touched: Mapped<u64>,
     /// See [`Cpu`]; the last element has what older maps counted.
     pub cpus: Mapped<Cpu>,
-    /// See [`Pending`].
-    pub pending: Mapped<Pending>,
     /// See [`TopKey`].
     pub top_keys: Mapped<TopKey>,
     /// The counters of tenants before this process cleared them.
@@ -97,8 +95,6 @@ impl Maps {
             not_whole(maps::RARE_COUNTERS)
         } else if this.touched.len() != this.rows() * words {
             not_whole(maps::TOUCHED)
-        } else if this.pending.len() != Pending::SLOTS as usize {
-            not_whole(maps::PENDING)
         } else {
             Ok(this)
         }
@@ -126,7 +122,6 @@ impl Maps {
             rare_counters: array(sizes, maps::RARE_COUNTERS)?,
             touched: array(sizes, maps::TOUCHED)?,
             cpus: array(sizes, maps::CPUS)?,
-            pending: array(sizes, maps::PENDING)?,
             top_keys: array(sizes, maps::TOP_KEYS)?,
             cleared: Cleared::default(),
         };
@@ -154,7 +149,6 @@ impl Maps {
             rare_counters: array(maps::RARE_COUNTERS, writable, &map)?,
             touched: array(maps::TOUCHED, writable, &map)?,
             cpus: array(maps::CPUS, writable, &map)?,
-            pending: array(maps::PENDING, writable, &map)?,
             top_keys: array(maps::TOP_KEYS, writable, &map)?,
             cleared: Cleared::default(),
         })

@@ -1,6 +1,6 @@
 //! How large the maps are made.
 
-use gate_common::abi::{Pending, RareCounters, TopKey, maps, touched_words};
+use gate_common::abi::{RareCounters, TopKey, maps, touched_words};
 
 /// How large the maps are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,6 @@ impl Sizes {
             maps::TOUCHED => self.rows().checked_mul(touched_words(self.tenants))?,
             maps::CPUS => self.cpus.checked_add(1)?,
             maps::SAMPLES => self.samples,
-            maps::PENDING => Pending::SLOTS,
             maps::TOP_KEYS => TopKey::COUNT as u32,
             maps::CONTROL | maps::PORTS => 1,
             _ => return None,
