@@ -326,7 +326,7 @@ mod tests {
         };
         assert_eq!(
             in_passing(&service),
-            "cache: answers in passing: p50 0.12 ms, p95 21 ms (get 0.10 ms, p95 0.20 ms; set 1.0 ms, p95 30 ms), \
+            "cache: answers in passing: p50 0.1 ms, p95 21 ms (get 0.1 ms, p95 0.2 ms; set 1.0 ms, p95 30 ms), \
              of one request in 8 (12.4% seen), decisive, 3 errors of the store"
         );
         let idle = InPassing {
