@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::wire::rls::RateLimitDescriptor;
+use super::wire::rls::rate_limit_response::{Code, DescriptorStatus};
+use super::wire::rls::{RateLimitRequest, RateLimitResponse};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::counters::{Counters, Event};
@@ -81,7 +81,7 @@ impl Quotas {
         self.counters.count(event);
         let overall = if event == Event::OverLimit { Code::OverLimit } else { Code::Ok };
         let statuses: Vec<DescriptorStatus> = decided?.into_iter().map(status).collect();
-        Ok(RateLimitResponse { overall_code: overall as i32, statuses, ..RateLimitResponse::default() })
+        Ok(RateLimitResponse { overall_code: overall as i32, statuses })
     }
 
     /// True in shadow mode: everything is decided and counted, and nothing is refused.

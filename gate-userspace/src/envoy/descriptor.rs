@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+use super::wire::rls::RateLimitDescriptor;
+use super::wire::rls::RateLimitUnit;
+use super::wire::rls::rate_limit_descriptor::RateLimitOverride;
 use gate_common::units::{MilliRu, Nanos};
 use sha2::{Digest as _, Sha256};
 
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn hits_are_the_descriptors_before_the_requests() {
         let descriptor = |hits: Option<u64>, is_negative_hits| RateLimitDescriptor {
-            hits_addend: hits.map(|value| envoy_types::pb::google::protobuf::UInt64Value { value }),
+            hits_addend: hits.map(|value| crate::envoy::wire::rls::UInt64Value { value }),
             is_negative_hits,
             ..RateLimitDescriptor::default()
         };

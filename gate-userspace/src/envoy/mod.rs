@@ -6,7 +6,7 @@
 //! - `server`, `connection`: the thread, its listener and connections, a bounded number of them.
 //! - `decide`: one request; `descriptor`, `status`: what it asks, and how it is answered.
 //! - `streams`: streams of usage reports; `shares`: who of them gets which share of a limit.
-//! - `counters`: what was counted.
+//! - `counters`: what was counted; `wire`: the messages and services of both protocols.
 
 mod connection;
 mod counters;
@@ -16,6 +16,7 @@ mod server;
 mod shares;
 mod status;
 mod streams;
+pub mod wire;
 
 pub use counters::{Counters, Event};
 pub use server::{Listener, Server};

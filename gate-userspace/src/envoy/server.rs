@@ -8,11 +8,9 @@ use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use super::wire::rlqs::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
+use super::wire::rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use super::wire::rls::{RateLimitRequest, RateLimitResponse};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;

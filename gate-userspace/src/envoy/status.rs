@@ -1,10 +1,8 @@
 //! The status of a descriptor, as Envoy makes header fields of it.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
-};
-use envoy_types::pb::google::protobuf::Duration;
+use super::wire::rls::Duration;
+use super::wire::rls::rate_limit_response::rate_limit::Unit;
+use super::wire::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use crate::limits::Standing;
@@ -54,7 +52,6 @@ pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
         current_limit: standing.and_then(|standing| limit(standing.limits.rate)),
         limit_remaining: standing.map_or(0, |standing| requests(standing.remaining)),
         duration_until_reset: reset.map(whole_seconds),
-        quota: None,
     }
 }
 

@@ -7,18 +7,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::BucketAction;
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::bucket_action::{
+use super::wire::rlqs::rate_limit_quota_response::BucketAction;
+use super::wire::rlqs::rate_limit_quota_response::bucket_action::{
     AbandonAction, BucketAction as Assigned, QuotaAssignmentAction,
 };
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaService;
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
-    BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
-};
-use envoy_types::pb::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
-use envoy_types::pb::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
-use envoy_types::pb::google::protobuf::{Duration, UInt32Value};
+use super::wire::rlqs::rate_limit_quota_service_server::RateLimitQuotaService;
+use super::wire::rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use super::wire::rlqs::rate_limit_strategy::{BlanketRule, Strategy};
+use super::wire::rlqs::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
+use super::wire::rlqs::{Duration, UInt32Value};
+use super::wire::rlqs::{RateLimitStrategy, TokenBucket};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};

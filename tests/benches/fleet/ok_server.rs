@@ -4,11 +4,9 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use anyhow::Result;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use gate_userspace::envoy::wire::rls::rate_limit_response::Code;
+use gate_userspace::envoy::wire::rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use gate_userspace::envoy::wire::rls::{RateLimitRequest, RateLimitResponse};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 

@@ -6,12 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use gate_tests::proxy::{Listening, address};
 use gate_tests::wait::until_up;
+use gate_userspace::envoy::wire::rls::RateLimitDescriptor;
+use gate_userspace::envoy::wire::rls::rate_limit_descriptor::Entry;
+use gate_userspace::envoy::wire::rls::rate_limit_response::Code;
+use gate_userspace::envoy::wire::rls::{RateLimitRequest, RateLimitResponse};
 use prost::Message;
 use serde_json::{Value, json};
 use tonic::codegen::http::uri::PathAndQuery;

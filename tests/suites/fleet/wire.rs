@@ -4,8 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
-/// The protos, with the package that each names; true for those whose services are gate's own.
-const PROTOS: [(&str, &str, bool); 2] = [
+/// The protos, with the package that each names; true for those whose services gate serves.
+const PROTOS: [(&str, &str, bool); 4] = [
+    ("gate-userspace/src/envoy/wire/rlqs/rlqs.proto", "envoy.service.rate_limit_quota.v3", true),
+    ("gate-userspace/src/envoy/wire/rls/rls.proto", "envoy.service.ratelimit.v3", true),
     ("gate-userspace/src/fleet/etcd/api/etcd.proto", "etcdserverpb", false),
     ("gate-userspace/src/fleet/wire/quota.proto", "gate.quota.v1", true),
 ];

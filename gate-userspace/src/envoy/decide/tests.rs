@@ -1,10 +1,8 @@
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
-use envoy_types::pb::google::protobuf::UInt64Value;
+use crate::envoy::wire::rls::RateLimitUnit;
+use crate::envoy::wire::rls::UInt64Value;
+use crate::envoy::wire::rls::rate_limit_descriptor::{Entry, RateLimitOverride};
+use crate::envoy::wire::rls::rate_limit_response::RateLimit;
+use crate::envoy::wire::rls::rate_limit_response::rate_limit::Unit;
 
 use super::*;
 use crate::config::Config;

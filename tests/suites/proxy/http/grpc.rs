@@ -5,22 +5,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-use envoy_types::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::{
-    AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
-};
-use envoy_types::pb::envoy::service::discovery::v3::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::proxy::{Listening, PATIENCE, address};
 use gate_tests::tls::Authority;
 use gate_tests::wait::wait_until;
+use gate_userspace::envoy::wire::rlqs::rate_limit_quota_response::BucketAction;
+use gate_userspace::envoy::wire::rlqs::rate_limit_quota_service_client::RateLimitQuotaServiceClient;
+use gate_userspace::envoy::wire::rlqs::rate_limit_quota_service_server::{
+    RateLimitQuotaService, RateLimitQuotaServiceServer,
+};
+use gate_userspace::envoy::wire::rlqs::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
+use gate_userspace::envoy::wire::rls::rate_limit_service_client::RateLimitServiceClient;
+use gate_userspace::envoy::wire::rls::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+use gate_userspace::envoy::wire::rls::{RateLimitRequest, RateLimitResponse};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -33,7 +30,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::{OPEN, client, respond};
 use crate::tls::{backend_tls, tls};
 
-/// Gives back what it gets: the code of a request is its `hits_addend`, the messages of a stream are told by their version.
+/// Gives back what it gets: the code of a request is its `hits_addend`, those of a stream carry a text.
 struct Echo;
 
 #[tonic::async_trait]
@@ -57,23 +54,21 @@ impl RateLimitService for Echo {
 }
 
 #[tonic::async_trait]
-impl AggregatedDiscoveryService for Echo {
-    type StreamAggregatedResourcesStream = ReceiverStream<Result<DiscoveryResponse, Status>>;
-    type DeltaAggregatedResourcesStream = ReceiverStream<Result<DeltaDiscoveryResponse, Status>>;
+impl RateLimitQuotaService for Echo {
+    type StreamRateLimitQuotasStream = ReceiverStream<Result<RateLimitQuotaResponse, Status>>;
 
-    async fn stream_aggregated_resources(
+    async fn stream_rate_limit_quotas(
         &self,
-        request: Request<Streaming<DiscoveryRequest>>,
-    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        request: Request<Streaming<RateLimitQuotaUsageReports>>,
+    ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
         let mut asked = request.into_inner();
         let (answers, stream) = mpsc::channel(1);
         tokio::spawn(async move {
             while let Some(Ok(request)) = asked.next().await {
-                let version_info = request.version_info;
-                let answer = match version_info.as_str() {
+                let answer = match request.domain.as_str() {
                     "quiet" => continue,
                     "fail" => Err(Status::data_loss("behind a message")),
-                    _ => Ok(DiscoveryResponse { version_info, ..Default::default() }),
+                    domain => Ok(answer_of(domain)),
                 };
                 if answers.send(answer).await.is_err() {
                     break;
@@ -82,13 +77,25 @@ impl AggregatedDiscoveryService for Echo {
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+}
 
-    async fn delta_aggregated_resources(
-        &self,
-        _request: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("not here"))
+/// The message of a stream that carries `text` to the store.
+fn question_of(text: &str) -> RateLimitQuotaUsageReports {
+    RateLimitQuotaUsageReports { domain: text.to_owned(), ..Default::default() }
+}
+
+/// The message of a stream that carries `text` back, in the name of a bucket.
+fn answer_of(text: &str) -> RateLimitQuotaResponse {
+    let bucket_id = BucketId { bucket: [(text.to_owned(), String::new())].into() };
+    RateLimitQuotaResponse {
+        bucket_action: vec![BucketAction { bucket_id: Some(bucket_id), bucket_action: None }],
     }
+}
+
+/// The text that it carries.
+fn text_of(answer: RateLimitQuotaResponse) -> String {
+    let buckets = answer.bucket_action.into_iter().filter_map(|action| action.bucket_id);
+    buckets.flat_map(|id| id.bucket.into_keys()).collect()
 }
 
 /// A runtime with a server on it.
@@ -104,7 +111,7 @@ impl Store {
         let address = listener.local_addr()?;
         let server = Server::builder()
             .add_service(RateLimitServiceServer::new(Echo))
-            .add_service(AggregatedDiscoveryServiceServer::new(Echo));
+            .add_service(RateLimitQuotaServiceServer::new(Echo));
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         Ok(Self { runtime, address })
     }
@@ -130,16 +137,16 @@ impl Store {
 
 /// A stream in both directions.
 struct Stream {
-    requests: mpsc::Sender<DiscoveryRequest>,
-    answers: Streaming<DiscoveryResponse>,
+    requests: mpsc::Sender<RateLimitQuotaUsageReports>,
+    answers: Streaming<RateLimitQuotaResponse>,
 }
 
 impl Stream {
     fn begin(store: &Store, channel: &Channel) -> Result<Self> {
         store.runtime.block_on(async {
-            let mut client = AggregatedDiscoveryServiceClient::new(channel.clone());
+            let mut client = RateLimitQuotaServiceClient::new(channel.clone());
             let (requests, stream) = mpsc::channel(1);
-            let begun = client.stream_aggregated_resources(ReceiverStream::new(stream));
+            let begun = client.stream_rate_limit_quotas(ReceiverStream::new(stream));
             let answers = timeout(PATIENCE, begun).await.context("it does not begin")??.into_inner();
             Ok(Self { requests, answers })
         })
@@ -148,10 +155,9 @@ impl Stream {
     /// The answer to a message, `None` at the end.
     fn exchange(&mut self, store: &Store, message: &str) -> Result<Result<Option<String>, Status>> {
         store.runtime.block_on(async {
-            let request = DiscoveryRequest { version_info: message.to_owned(), ..Default::default() };
-            self.requests.send(request).await?;
+            self.requests.send(question_of(message)).await?;
             let answer = timeout(PATIENCE, self.answers.message()).await.context("no answer")?;
-            Ok(answer.map(|answer| answer.map(|answer| answer.version_info)))
+            Ok(answer.map(|answer| answer.map(text_of)))
         })
     }
 }
@@ -198,8 +204,7 @@ fn a_stream_of_short_messages_outlives_client_timeout() -> Result<()> {
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_millis(2_500) {
         let unanswered = async {
-            let request = DiscoveryRequest { version_info: "quiet".to_owned(), ..Default::default() };
-            stream.requests.send(request).await?;
+            stream.requests.send(question_of("quiet")).await?;
             anyhow::Ok(timeout(Duration::from_millis(200), stream.answers.message()).await.is_err())
         };
         ensure!(store.runtime.block_on(unanswered)?, "it ends, or says something unasked");
