@@ -51,8 +51,15 @@ fn compile(toolchain: &Toolchain, directory: &Path, arguments: &[&str]) -> Resul
     cargo.arg("--target-dir").arg(directory);
     // Thin LTO is for the daemon: bpf-linker links whole programs anyway.
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").current_dir(paths::workspace());
-    // The verifier refuses the program unless it is optimised as a whole, whatever the environment asks of other builds.
-    for (setting, value) in [("OPT_LEVEL", "3"), ("CODEGEN_UNITS", "16"), ("INCREMENTAL", "false")] {
+    // The verifier refuses the program unless it is optimised as a whole, and its types come from what a debugger reads, whatever the
+    // environment asks of other builds.
+    let settings = [
+        ("OPT_LEVEL", "3"),
+        ("CODEGEN_UNITS", "16"),
+        ("INCREMENTAL", "false"),
+        ("DEBUG", "line-tables-only"),
+    ];
+    for (setting, value) in settings {
         cargo.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
     }
     cargo.env("CARGO_INCREMENTAL", "0");
