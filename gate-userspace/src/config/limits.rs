@@ -235,7 +235,7 @@ mod tests {
     fn every_fault_of_a_limit_is_reported_with_its_line() {
         let faults = parse(
             "[[limit]]\nquota = \"50\"\n\
-             [[limit]]\nname = \"shop/user=al*\"\nquota = \"1 RU/s\"\n\
+             [[limit]]\nname = \"shop/user=*al\"\nquota = \"1 RU/s\"\n\
              [[limit]]\nname = \"shop/user=a\"\nquota = \"10 RU/s\"\nqouta = \"1\"\n\
              [[limit]]\nname = \"shop/user=%61\"\nburst = \"1ms\"\n",
         );
@@ -245,7 +245,7 @@ mod tests {
                 "1: limit[0].name: is missing, e.g. name = \"shop/user=*\"",
                 "2: limit[0].quota = \"50\": must be a rate, e.g. \"5000 RU/s\" or \"5/day\" (/s, /min, /hour, /day, /week, \
                  /month, /year), \"unlimited\", or \"0\" to refuse everything",
-                "4: limit[1].name = \"shop/user=al*\": has a '*' that is not the whole value of an entry; write '*' \
+                "4: limit[1].name = \"shop/user=*al\": has a '*' that does not end a value; write '*' \
                  itself as %2A",
                 "9: limit[2].qouta = \"1\": unknown key; did you mean quota?",
                 "10: limit[3].quota: is missing, e.g. quota = \"5000 RU/s\" or \"5/day\"",

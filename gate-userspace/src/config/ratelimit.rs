@@ -1,10 +1,11 @@
 //! Limits of envoyproxy/ratelimit, as gate's.
 //!
 //! **Source.** Its configuration, version 3: a domain, and descriptors by key and perhaps value, nested, each of which may have a limit. A
-//! request's descriptor has a limit if its entries lead to one, each by its key and value or else by its key alone, and nothing below is taken back.
+//! request's descriptor has a limit if its entries lead to one, each by its key and value, else by the first value with a `*` that fits, else by its
+//! key alone, and nothing below is taken back.
 //!
-//! **Deviations.** Where a value of its own leads nowhere, gate goes back to the key alone; ratelimit does not. So a value without a
-//! limit gets one that is unlimited where the key alone has a limit. What gate has no counterpart of is noted with its line, or is left out
+//! **Deviations.** Where a value leads nowhere, gate goes back to a shorter beginning of it and to the key alone; ratelimit does not. So a value
+//! without a limit gets one that is unlimited where those have a limit. What gate has no counterpart of is noted with its line, or is left out
 //! if it would refuse more than there.
 
 mod descriptor;
@@ -61,23 +62,22 @@ impl<'d> RuleWriter<'d> {
                 self.add(descriptor.line, path, rate, descriptor.is_shadow);
             }
             self.add_all(&descriptor.below, path);
-            let by_key = level.iter().find(|other| other.entry() == (&*descriptor.key, None));
-            if let Some(by_key) = by_key.filter(|_| descriptor.entry().1.is_some()) {
-                self.exempt(descriptor, by_key, path);
+            for behind in level.iter().filter(|other| other.is_behind(descriptor)) {
+                self.exempt(descriptor, behind, path);
             }
             path.pop();
         }
     }
 
-    /// Lifts the limits of a key alone that gate would go back to from a value of its own.
-    fn exempt(&mut self, exact: &'d Descriptor, by_key: &'d Descriptor, path: &mut Vec<Entry<'d>>) {
+    /// Lifts the limits of a descriptor that gate would go back to from a more specific one.
+    fn exempt(&mut self, specific: &'d Descriptor, behind: &'d Descriptor, path: &mut Vec<Entry<'d>>) {
         let mut all = Vec::new();
-        by_key.limited(&mut Vec::new(), &mut all);
+        behind.limited(&mut Vec::new(), &mut all);
         for below in all {
-            if !exact.is_limited(&below) {
+            if !specific.is_limited(&below) {
                 let len = path.len();
                 path.extend(below);
-                self.add(exact.line, path, &Rate::Unlimited, false);
+                self.add(specific.line, path, &Rate::Unlimited, false);
                 path.truncate(len);
             }
         }

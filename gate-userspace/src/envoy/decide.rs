@@ -6,14 +6,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::wire::rls::RateLimitDescriptor;
-use super::wire::rls::rate_limit_response::{Code, DescriptorStatus};
-use super::wire::rls::{RateLimitRequest, RateLimitResponse};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::counters::{Counters, Event};
 use super::descriptor::{Demand, name_of, override_of};
 use super::status::{Verdict, status};
+use super::wire::rls::RateLimitDescriptor;
+use super::wire::rls::rate_limit_response::{Code, DescriptorStatus};
+use super::wire::rls::{RateLimitRequest, RateLimitResponse};
 use crate::dispatcher::{NamedTenants, TenantId};
 use crate::limits::{Charge, Charged, Limits, Name, NameError, Refusal, Standing, Table};
 

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::wire::rls::RateLimitDescriptor;
-use super::wire::rls::RateLimitUnit;
-use super::wire::rls::rate_limit_descriptor::RateLimitOverride;
 use gate_common::units::{MilliRu, Nanos};
+use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 
+use super::wire::rls::rate_limit_descriptor::RateLimitOverride;
+use super::wire::rls::{RateLimitDescriptor, RateLimitUnit};
 use crate::limits::{Limits, Name, NameError, Rules};
 
 /// A price, and what becomes of it.
@@ -34,8 +34,9 @@ impl Demand {
     }
 }
 
-/// The name of a domain and entries. If it is too long, values stand in it by their hash, and the second is true: the longest, one
-/// after the other until it has room, else all by one hash. The values that its rule spells out stay, so that it has the same rule.
+/// The name of a domain and entries. If it is too long, hashes stand in it for what its rule leaves open of the values, and the second is true:
+/// for the longest, one after the other until it has room, else one for all. What the rule spells out stays, so that the name has the same
+/// rule. A value that could be one with a hash gets a hash of its own, so that nobody says another's name.
 ///
 /// # Errors
 ///
@@ -46,9 +47,11 @@ pub(super) fn name_of<'e>(
     rules: impl FnOnce() -> Arc<Rules>,
 ) -> Result<(Name, bool), NameError> {
     match Name::of(domain, entries.clone()) {
-        Err(NameError::TooLong) => Ok((shortened(domain, entries, &rules())?, true)),
-        result => Ok((result?, false)),
+        Err(NameError::TooLong) => {}
+        Ok(_) if entries.clone().any(|(_, value)| value.contains(Name::MARK)) => {}
+        result => return Ok((result?, false)),
     }
+    Ok((shortened(domain, entries, &rules())?, true))
 }
 
 fn shortened<'e>(
@@ -57,54 +60,67 @@ fn shortened<'e>(
     rules: &Rules,
 ) -> Result<Name, NameError> {
     let rule = rules.find_by_parts(domain, entries.clone());
-    let open: Option<Vec<_>> = rule.map(|rule| rule.pattern.open().collect());
+    let mut open = rule.map(|rule| rule.pattern.open());
     let mut entries: Vec<Shortened<'_>> = entries
-        .enumerate()
-        .map(|(place, (key, value))| Shortened {
-            key,
-            value: Cow::Borrowed(value),
-            is_open: open.as_ref().is_none_or(|open| open.contains(&place)),
+        .map(|(key, value)| {
+            let given = open.as_mut().map_or(Some(""), |open| open.next().flatten());
+            let open_from = given.map(|given| percent_decode_str(given).count());
+            Shortened { key, value: Cow::Borrowed(value), open_from }
         })
         .collect();
     let all = hash_of_all(&entries);
-    let name =
-        |entries: &[Shortened<'_>]| Name::of(domain, entries.iter().map(|entry| (entry.key, &*entry.value)));
-    while let Some(longest) =
-        entries.iter_mut().filter(|entry| entry.may_go()).max_by_key(|entry| entry.value.len())
-    {
-        longest.value = Cow::Owned(spelt(Sha256::new_with_prefix(longest.value.as_bytes())));
-        match name(&entries) {
+    entries.iter_mut().filter(|entry| entry.value.contains(Name::MARK)).for_each(Shortened::hash);
+    loop {
+        match name(domain, &entries) {
             Err(NameError::TooLong) => {}
             result => return result,
         }
+        let longest = entries.iter_mut().filter(|entry| entry.may_go()).max_by_key(|entry| entry.value.len());
+        let Some(longest) = longest else { break };
+        longest.hash();
     }
     let mut hashes = [all].into_iter();
-    for entry in entries.iter_mut().filter(|entry| entry.is_open) {
-        entry.value = Cow::Owned(hashes.next().unwrap_or_default());
-    }
-    name(&entries)
+    entries.iter_mut().for_each(|entry| entry.replace(&hashes.next().unwrap_or_default()));
+    name(domain, &entries)
+}
+
+fn name(domain: &str, entries: &[Shortened<'_>]) -> Result<Name, NameError> {
+    Name::of(domain, entries.iter().map(|entry| (entry.key, &*entry.value)))
 }
 
 /// An entry of a name that is too long.
 struct Shortened<'e> {
     key: &'e str,
-    /// Owned once it is a hash.
+    /// Owned once it ends with a hash.
     value: Cow<'e, str>,
-    /// True if no rule spells it out.
-    is_open: bool,
+    /// The length of what its rule spells out, or all rules leave open; `None` if that is all of it.
+    open_from: Option<usize>,
 }
 
 impl Shortened<'_> {
     /// True if its name is shorter with its hash.
     fn may_go(&self) -> bool {
-        self.is_open && matches!(self.value, Cow::Borrowed(_)) && self.value.len() > LONG_VALUE
+        let is_long = |from| self.value.len() - from > LONG_VALUE;
+        matches!(self.value, Cow::Borrowed(_)) && self.open_from.is_some_and(is_long)
+    }
+
+    /// Has a hash of all of the value stand for what is open of it.
+    fn hash(&mut self) {
+        self.replace(&spelt(Sha256::new_with_prefix(self.value.as_bytes())));
+    }
+
+    /// Has this stand for what is open of the value.
+    fn replace(&mut self, hash: &str) {
+        if let Some(from) = self.open_from {
+            self.value = Cow::Owned(format!("{}{}{hash}", &self.value[..from], Name::MARK));
+        }
     }
 }
 
 /// One hash for all values that no rule spells out.
 fn hash_of_all(entries: &[Shortened<'_>]) -> String {
     let mut digest = Sha256::new();
-    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_open) {
+    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.open_from.is_some()) {
         digest.update(format!("{place}:{}:", entry.value.len()));
         digest.update(entry.value.as_bytes());
     }
@@ -136,16 +152,15 @@ fn seconds(unit: RateLimitUnit) -> Option<u64> {
     })
 }
 
-/// A hash in place of a value, [`Name::HASH_BYTES`] long.
+/// A hash: behind [`Name::MARK`] it is [`Name::HASH_BYTES`] long.
 fn spelt(digest: Sha256) -> String {
-    let hex: String = digest.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256-{hex}")
+    digest.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Of SHA-256, enough that nobody finds two values with one name.
 const HASH_BYTES: usize = 16;
 /// Percent-encoded it is three times as long, and no longer than its hash.
-const LONG_VALUE: usize = 12;
+const LONG_VALUE: usize = Name::HASH_BYTES / 3;
 
 #[cfg(test)]
 mod tests {
@@ -173,7 +188,7 @@ mod tests {
         let long = "x".repeat(300);
         let (first, was_hashed) = name(&[("user", "alice"), ("path", &long)], &none).unwrap();
         assert!(was_hashed);
-        assert!(first.starts_with("shop/user=alice/path=sha256-"), "{first}");
+        assert!(first.starts_with("shop/user=alice/path=%01"), "{first}");
         let (other, _) = name(&[("user", "alice"), ("path", &format!("{long}y"))], &none).unwrap();
         assert_ne!(first, other);
         assert_eq!(name(&[("user", "alice")], &none), Ok(("shop/user=alice".to_owned(), false)));
@@ -181,7 +196,10 @@ mod tests {
         let control = "\n".repeat(60_000);
         let entries = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|key| (key, control.as_str()));
         let (all, _) = name(&entries, &none).unwrap();
-        assert_eq!(all.len(), "shop/a=".len() + Name::HASH_BYTES + "/b=/c=/d=/e=/f=/g=/h=".len());
+        assert_eq!(
+            all.len(),
+            "shop/a=".len() + Name::HASH_BYTES + "/b=%01/c=%01/d=%01/e=%01/f=%01/g=%01/h=%01".len()
+        );
         for place in 0..entries.len() {
             let mut others = entries;
             others[place].1 = "\n";
@@ -220,9 +238,9 @@ mod tests {
     proptest! {
         #[test]
         fn values_of_any_length_lead_to_the_rule_of_their_parts(
-            patterns in proptest::collection::btree_set("s(/[kl]=(\\*|a|b{90}|%0A{30})){0,8}", 1..20),
+            patterns in proptest::collection::btree_set("s(/[kl]=(\\*|a|a\\*|aa|aab*\\*|b{90}|b{1,80}\\*|(%0A){1,30}\\*?)){0,8}", 1..20),
             names in proptest::collection::vec(
-                proptest::collection::vec(("[kl]", "(a|b{90}|\n{30}|c{200}|d{13})"), 0..9), 1..20),
+                proptest::collection::vec(("[kl]", "(a{1,2}|a{1,2}b{0,200}|a{0,2}\u{1}[0-9a-f]{32}|b{90}|b{60,260}|\n{30}|\n{100}|c{200}|d{13})"), 0..9), 1..20),
         ) {
             let patterns = patterns.iter().filter_map(|pattern| Pattern::parse(pattern).ok());
             let mut rules = Rules::default();
@@ -236,6 +254,18 @@ mod tests {
                 prop_assert_eq!(rules.find(&name), by_parts);
             }
         }
+    }
+
+    #[test]
+    fn no_value_is_taken_for_one_with_a_hash() {
+        let rules = rules(&["shop/path=%2Fapi%2F*", "shop/path=%2Fapi%2Fx*", "shop/path=%2Fapi%2F"]);
+        let long = format!("/api/{}", "y".repeat(300));
+        let (hashed, _) = name(&[("path", &long)], &rules).unwrap();
+        let (given, hash) = hashed.split_once("%01").unwrap();
+        assert_eq!((given, hash.len()), ("shop/path=%2Fapi%2F", 32));
+        let (other, _) = name(&[("path", &format!("/api/\u{1}{hash}"))], &rules).unwrap();
+        assert_ne!(other, hashed);
+        assert_eq!(rules.find(&Name::parse(&other).unwrap()), rules.find(&Name::parse(&hashed).unwrap()));
     }
 
     #[test]

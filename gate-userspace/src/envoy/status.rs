@@ -1,10 +1,10 @@
 //! The status of a descriptor, as Envoy makes header fields of it.
 
+use gate_common::units::{NANOS_PER_SEC, Nanos};
+
 use super::wire::rls::Duration;
 use super::wire::rls::rate_limit_response::rate_limit::Unit;
 use super::wire::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use gate_common::units::{NANOS_PER_SEC, Nanos};
-
 use crate::limits::Standing;
 use crate::policy::rate::Rate;
 

@@ -7,16 +7,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::wire::rlqs::rate_limit_quota_response::BucketAction;
-use super::wire::rlqs::rate_limit_quota_response::bucket_action::{
-    AbandonAction, BucketAction as Assigned, QuotaAssignmentAction,
-};
-use super::wire::rlqs::rate_limit_quota_service_server::RateLimitQuotaService;
-use super::wire::rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
-use super::wire::rlqs::rate_limit_strategy::{BlanketRule, Strategy};
-use super::wire::rlqs::{BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports};
-use super::wire::rlqs::{Duration, UInt32Value};
-use super::wire::rlqs::{RateLimitStrategy, TokenBucket};
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
@@ -27,6 +17,17 @@ use super::counters::{Counters, Event};
 use super::decide::Quotas;
 use super::descriptor::{name_of, price};
 use super::shares::{Action, AllShares, Shares, StreamId, Tokens, Usage, Whole};
+use super::wire::rlqs::rate_limit_quota_response::BucketAction;
+use super::wire::rlqs::rate_limit_quota_response::bucket_action::{
+    AbandonAction, BucketAction as Assigned, QuotaAssignmentAction,
+};
+use super::wire::rlqs::rate_limit_quota_service_server::RateLimitQuotaService;
+use super::wire::rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use super::wire::rlqs::rate_limit_strategy::{BlanketRule, Strategy};
+use super::wire::rlqs::{
+    BucketId, Duration, RateLimitQuotaResponse, RateLimitQuotaUsageReports, RateLimitStrategy, TokenBucket,
+    UInt32Value,
+};
 use crate::clock;
 use crate::limits::{Charge, Limits, Name, Reserved};
 use crate::policy::rate::Rate;

@@ -19,7 +19,7 @@ mod shard;
 mod table;
 
 pub use bucket::{Refusal, Share, Standing};
-pub use name::{Name, NameError};
+pub use name::{Fit, Name, NameError};
 pub use pattern::Pattern;
 pub use quota::Limits;
 pub use reservations::{Assigned, Reservations, Reserved};

@@ -14,6 +14,15 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_enco
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
+/// The values of an entry that a pattern fits, not encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit<'p> {
+    /// This one.
+    Exact(&'p str),
+    /// Each that begins so; if it is empty, any.
+    Beginning(&'p str),
+}
+
 /// Why a text is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
@@ -27,16 +36,19 @@ pub enum NameError {
     #[error("has a '%' that begins no UTF-8 in percent-encoding; write '%' itself as %25")]
     Encoding,
     /// A `*` stands where no value may be left open.
-    #[error("has a '*' that is not the whole value of an entry; write '*' itself as %2A")]
+    #[error("has a '*' that does not end a value; write '*' itself as %2A")]
     Star,
+    /// A pattern has the character that begins the hash of a long value.
+    #[error("has a %01, which begins the hash of a long value")]
+    Mark,
     /// There are more entries than a name may have.
     #[error("has more than {} entries", Name::MAX_ENTRIES)]
     TooManyEntries,
     /// The spelling is longer than a name may be.
     #[error("is longer than {} bytes in percent-encoding", Name::MAX_BYTES)]
     TooLong,
-    /// Beside a `*`, the spelling leaves no room for the hash of a long value.
-    #[error("has a '*', and more than {} bytes beside it in percent-encoding", Name::MAX_BYTES - Name::HASH_BYTES)]
+    /// Beside its `*`s, the spelling leaves no room for the hash of long values.
+    #[error("has a '*', and more than {} bytes beside it in percent-encoding, less {} for each further '*'", Name::MAX_BYTES - Name::HASH_BYTES, Name::MARK_BYTES)]
     NoRoom,
 }
 
@@ -45,8 +57,12 @@ impl Name {
     pub const MAX_BYTES: usize = 256;
     /// The most entries.
     pub const MAX_ENTRIES: usize = 8;
-    /// The room for values of any length, in bytes, which every pattern with a `*` leaves: they stand by their hash there.
-    pub const HASH_BYTES: usize = 39;
+    /// The room for the hash of a long value, in bytes: [`Name::MARK`] as it is spelt, and 16 bytes in hexadecimal.
+    pub const HASH_BYTES: usize = Self::MARK_BYTES + 32;
+    /// Begins a hash in place of what a pattern leaves open of a value. No pattern has it.
+    pub const MARK: char = '\u{1}';
+    /// Its length as it is spelt.
+    pub const MARK_BYTES: usize = "%01".len();
 
     /// The name of these parts, none of which is encoded yet.
     ///
@@ -59,7 +75,7 @@ impl Name {
     ) -> Result<Self, NameError> {
         let mut spelling = Spelling::of(domain)?;
         for (key, value) in entries {
-            spelling.push(key, Some(value))?;
+            spelling.push(key, Fit::Exact(value))?;
         }
         Ok(Self(spelling.text.into()))
     }
@@ -117,7 +133,7 @@ pub(super) struct Spelling {
 }
 
 impl Spelling {
-    /// Reads a text; with `may_star`, a value may be a `*`.
+    /// Reads a text; with `may_star`, a `*` may end a value.
     pub(super) fn parse(text: &str, may_star: bool) -> Result<Self, NameError> {
         if text.len() > MAX_READ {
             return Err(NameError::TooLong);
@@ -129,8 +145,10 @@ impl Spelling {
             if value.contains('=') {
                 return Err(NameError::NotAnEntry);
             }
-            let value = if value == "*" && may_star { None } else { Some(decode(value)?) };
-            spelling.push(&decode(key)?, value.as_deref())?;
+            let beginning = value.strip_suffix('*').filter(|_| may_star);
+            let value = decode(beginning.unwrap_or(value))?;
+            let fit = if beginning.is_some() { Fit::Beginning(&value) } else { Fit::Exact(&value) };
+            spelling.push(&decode(key)?, fit)?;
         }
         Ok(spelling)
     }
@@ -144,8 +162,8 @@ impl Spelling {
         Ok(spelling)
     }
 
-    /// Adds an entry; without a value, one in which a `*` stands for it.
-    pub(super) fn push(&mut self, key: &str, value: Option<&str>) -> Result<(), NameError> {
+    /// Adds an entry.
+    pub(super) fn push(&mut self, key: &str, value: Fit<'_>) -> Result<(), NameError> {
         if key.is_empty() {
             return Err(NameError::Empty);
         }
@@ -157,8 +175,11 @@ impl Spelling {
         self.encode(key)?;
         self.text.push('=');
         match value {
-            Some(value) => self.encode(value)?,
-            None => self.text.push('*'),
+            Fit::Exact(value) => self.encode(value)?,
+            Fit::Beginning(value) => {
+                self.encode(value)?;
+                self.text.push('*');
+            }
         }
         if self.text.len() > Name::MAX_BYTES { Err(NameError::TooLong) } else { Ok(()) }
     }
@@ -175,15 +196,15 @@ impl Spelling {
     }
 }
 
-/// A domain, a key or a value as it is spelt.
-///
-/// # Errors
-///
-/// [`NameError::TooLong`].
-pub(super) fn spelling(text: &str) -> Result<String, NameError> {
+/// A domain, a key or a value as it is spelt; of one that has no room in a name its beginning, with a `*` in place of the rest.
+pub(super) fn spelling(text: &str) -> String {
     let mut spelling = Spelling { text: String::new(), entries: 0 };
-    spelling.encode(text)?;
-    Ok(spelling.text)
+    for (place, character) in text.char_indices() {
+        if spelling.encode(&text[place..place + character.len_utf8()]).is_err() {
+            return spelling.text + "*";
+        }
+    }
+    spelling.text
 }
 
 /// The domain and the entries of a spelling.

@@ -1,11 +1,11 @@
-//! Patterns of names: `shop/user=*` is any user's name in the domain `shop`.
+//! Patterns of names: `shop/user=*` is any user's name in the domain `shop`, `shop/path=%2Fapi%2F*` that of any path below `/api/`.
 
 use std::fmt;
 
-use super::name::{Name, NameError, Spelling, parts};
+use super::name::{Fit, Name, NameError, Spelling, parts};
 
-/// A name, or one in which a `*` stands for any value of some entries. It fits names with the same domain and the same keys
-/// in the same order.
+/// A name, or one in which a `*` stands for the rest of some entries' values, or for all of them. It fits names with the same domain and the same
+/// keys in the same order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern(Box<str>);
 
@@ -19,14 +19,14 @@ impl Pattern {
         Self::spelt(Spelling::parse(text, true)?)
     }
 
-    /// The pattern of these parts, none of which is encoded yet; a `*` in place of a value that is `None`.
+    /// The pattern of these parts.
     ///
     /// # Errors
     ///
     /// [`NameError`].
     pub fn of<'e>(
         domain: &str,
-        entries: impl IntoIterator<Item = (&'e str, Option<&'e str>)>,
+        entries: impl IntoIterator<Item = (&'e str, Fit<'e>)>,
     ) -> Result<Self, NameError> {
         let mut spelling = Spelling::of(domain)?;
         for (key, value) in entries {
@@ -35,10 +35,15 @@ impl Pattern {
         Self::spelt(spelling)
     }
 
-    /// Every name that it is to fit has room, however long the values are that it leaves open.
+    /// Every name that it is to fit has room, however long what it leaves open of the values is: one hash and a mark in place of each other.
     fn spelt(Spelling { text, .. }: Spelling) -> Result<Self, NameError> {
+        // In its one spelling, nothing else is spelt so.
+        if text.contains("%01") {
+            return Err(NameError::Mark);
+        }
         let stars = text.matches('*').count();
-        let has_room = stars == 0 || text.len() - stars + Name::HASH_BYTES <= Name::MAX_BYTES;
+        let longest = |others| text.len() - stars + Name::HASH_BYTES + others * Name::MARK_BYTES;
+        let has_room = stars.checked_sub(1).is_none_or(|others| longest(others) <= Name::MAX_BYTES);
         if has_room { Ok(Self(text.into())) } else { Err(NameError::NoRoom) }
     }
 
@@ -55,16 +60,22 @@ impl Pattern {
         if self.0.contains('*') { None } else { Name::parse(&self.0).ok() }
     }
 
-    /// The places of the entries whose value it leaves open, from 0.
-    pub fn open(&self) -> impl Iterator<Item = usize> {
-        let stars = self.parts().1.enumerate().filter(|(_, (_, value))| value.is_none());
-        stars.map(|(place, _)| place)
+    /// For each entry what is given of a value that it leaves open, as it is spelt; `None` where it leaves nothing open.
+    pub fn open(&self) -> impl Iterator<Item = Option<&str>> {
+        self.parts().1.map(|(_, value)| match value {
+            Fit::Exact(_) => None,
+            Fit::Beginning(beginning) => Some(beginning),
+        })
     }
 
-    /// Its domain and its entries as they are spelt; `None` in place of a `*`.
-    pub(super) fn parts(&self) -> (&str, impl Iterator<Item = (&str, Option<&str>)>) {
+    /// Its domain and its entries as they are spelt.
+    pub(super) fn parts(&self) -> (&str, impl Iterator<Item = (&str, Fit<'_>)>) {
         let (domain, entries) = parts(&self.0);
-        (domain, entries.map(|(key, value)| (key, (value != "*").then_some(value))))
+        (
+            domain,
+            entries
+                .map(|(key, value)| (key, value.strip_suffix('*').map_or(Fit::Exact(value), Fit::Beginning))),
+        )
     }
 }
 
@@ -79,19 +90,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_is_a_whole_value_or_a_fault() {
+    fn a_star_ends_a_value_or_is_a_fault() {
         for (text, name) in [
             ("acme", Some("acme")),
             ("shop/user=alice", Some("shop/user=alice")),
             ("shop/user=*", None),
+            ("shop/user=a*/path=%2Fapi%2F*", None),
             ("shop/user=%2A", Some("shop/user=%2A")),
         ] {
             let pattern = Pattern::parse(text).unwrap();
             assert_eq!(pattern.name().as_ref().map(Name::as_str), name, "{text}");
             assert_eq!(Pattern::parse(pattern.as_str()), Ok(pattern));
         }
-        for text in ["*", "shop/*=alice", "shop/user=a*", "shop/user=**", "*/user=alice"] {
+        for text in ["*", "shop/*=alice", "shop/user=*a", "shop/user=a*b*", "shop/user=**", "*/user=alice"] {
             assert_eq!(Pattern::parse(text), Err(NameError::Star), "{text}");
+        }
+        for text in ["shop/user=a%01*", "shop/user=%01", "%01/user=a"] {
+            assert_eq!(Pattern::parse(text), Err(NameError::Mark), "{text}");
         }
     }
 
@@ -101,6 +116,11 @@ mod tests {
         let most = Name::MAX_BYTES - Name::HASH_BYTES - "/user=".len();
         assert!(of(most, "*").is_ok());
         assert_eq!(of(most + 1, "*"), Err(NameError::NoRoom));
+        assert!(of(most - 1, "a*").is_ok());
+        assert_eq!(of(most, "a*"), Err(NameError::NoRoom));
+        let other = "/path=".len() + Name::MARK_BYTES;
+        assert!(of(most - other, "*/path=*").is_ok());
+        assert_eq!(of(most - other + 1, "*/path=*"), Err(NameError::NoRoom));
         assert!(of(most + 1, "alice").is_ok());
     }
 }

@@ -1,5 +1,6 @@
 //! The descriptors of a configuration of envoyproxy/ratelimit.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use super::yaml::{Node, Value};
 use crate::config::fault::{Fault, did_you_mean};
+use crate::limits::Fit;
 
 /// A setting that was not carried over.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -17,8 +19,8 @@ pub struct Note {
     pub what: String,
 }
 
-/// A key and its value; `None` for any.
-pub(super) type Entry<'d> = (&'d str, Option<&'d str>);
+/// A key, and the values that it is about.
+pub(super) type Entry<'d> = (&'d str, Fit<'d>);
 
 /// A descriptor with what is carried over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,9 +54,22 @@ impl fmt::Display for Rate {
 }
 
 impl Descriptor {
-    /// Its key and value; `None` for any value.
+    /// Its key, and the values that it is about.
     pub(super) fn entry(&self) -> Entry<'_> {
-        (&self.key, self.value.as_deref().filter(|value| *value != "*"))
+        let value = self.value.as_deref().unwrap_or("*");
+        (&self.key, value.strip_suffix('*').map_or(Fit::Exact(value), Fit::Beginning))
+    }
+
+    /// True if gate goes on to this one where `other`, of the same level, leads nowhere: it is about the same key, and all values of that and more.
+    pub(super) fn is_behind(&self, other: &Self) -> bool {
+        self.key == other.key && covers(self.entry().1, other.entry().1) && self.entry() != other.entry()
+    }
+
+    /// True if ratelimit never comes to `later`, of the same level: of values with a `*` it takes the first that fits.
+    fn is_before(&self, later: &Self) -> bool {
+        let has_star =
+            |descriptor: &Self| descriptor.value.as_deref().is_some_and(|value| value.ends_with('*'));
+        has_star(self) && has_star(later) && self.is_behind(later)
     }
 
     /// The entries below it that lead to a limit.
@@ -72,11 +87,26 @@ impl Descriptor {
     /// True if entries below it lead to a limit.
     pub(super) fn is_limited(&self, entries: &[Entry<'_>]) -> bool {
         let Some(((key, value), rest)) = entries.split_first() else { return self.rate.is_some() };
-        let by = |value: Option<&str>| self.below.iter().find(|below| below.entry() == (*key, value));
-        value
-            .and_then(|value| by(Some(value)))
-            .or_else(|| by(None))
-            .is_some_and(|below| below.is_limited(rest))
+        let covering = self.below.iter().filter(|below| below.key == *key && covers(below.entry().1, *value));
+        covering.min_by_key(|below| order(below.entry().1)).is_some_and(|below| below.is_limited(rest))
+    }
+}
+
+/// True if `fit` is about all values that `other` is about.
+fn covers(fit: Fit<'_>, other: Fit<'_>) -> bool {
+    match (fit, other) {
+        (Fit::Exact(_), _) => fit == other,
+        (Fit::Beginning(beginning), Fit::Exact(value) | Fit::Beginning(value)) => {
+            value.starts_with(beginning)
+        }
+    }
+}
+
+/// The order in which those are tried that are about a value.
+fn order(fit: Fit<'_>) -> (bool, Reverse<usize>) {
+    match fit {
+        Fit::Exact(_) => (false, Reverse(0)),
+        Fit::Beginning(beginning) => (true, Reverse(beginning.len())),
     }
 }
 
@@ -184,15 +214,22 @@ impl Reader<'_> {
         let mut all = Vec::new();
         for item in self.list(node, "descriptors") {
             let Some(descriptor) = self.descriptor(item) else { continue };
-            if !taken.insert((descriptor.key.clone(), descriptor.entry().1.map(str::to_owned))) {
+            let value = descriptor.value.as_deref().unwrap_or("*");
+            if !taken.insert((descriptor.key.clone(), value.to_owned())) {
                 let message = "a descriptor with this key and value is there already".to_owned();
                 self.fault(item.line, "key", message);
             }
-            if descriptor.entry().1.is_some_and(|value| value.contains('*')) {
+            if value.strip_suffix('*').unwrap_or(value).contains('*') {
                 self.note(
                     item.line,
-                    "the descriptor is left out, with all below it: gate has no '*' within a value",
+                    "the descriptor is left out, with all below it: gate has a '*' only at the end of a value",
                 );
+            } else if let Some(first) = all.iter().find(|first: &&Descriptor| first.is_before(&descriptor)) {
+                let what = format!(
+                    "the descriptor is left out, with all below it: its values have the '*' of line {}, which comes first",
+                    first.line
+                );
+                self.note(item.line, &what);
             } else {
                 all.push(descriptor);
             }

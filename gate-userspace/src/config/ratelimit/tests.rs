@@ -52,7 +52,11 @@ fn descriptors_become_names_and_values_left_open_stars() {
         ]
     );
     assert_eq!(all.notes.len(), 1);
-    assert!(all.notes[0].line == 6 && all.notes[0].what.contains("no '*' within a value"), "{:?}", all.notes);
+    assert!(
+        all.notes[0].line == 6 && all.notes[0].what.contains("a '*' only at the end of a value"),
+        "{:?}",
+        all.notes
+    );
 }
 
 #[test]
@@ -82,6 +86,40 @@ fn a_value_without_a_limit_is_exempt_from_that_of_its_key() {
         ]
     );
     assert_eq!(all.notes, []);
+}
+
+#[test]
+fn a_star_that_ends_a_value_is_carried_over() {
+    let all = of("  - key: path
+    value: /api/*
+    rate_limit: { unit: second, requests_per_unit: 10 }
+    descriptors:
+      - { key: user, rate_limit: { unit: second, requests_per_unit: 3 } }
+  - { key: path, value: /api/v2/*, rate_limit: { unit: second, requests_per_unit: 1 } }
+  - { key: path, value: /api/login, descriptors: [ { key: user, value: a*, rate_limit: { unit: second } } ] }
+  - { key: path, value: /ap*, rate_limit: { unit: second, requests_per_unit: 20 } }
+  - { key: path, rate_limit: { unit: second, requests_per_unit: 50 } }
+");
+    assert_eq!(
+        limits(&all),
+        [
+            "shop/path=%2Fapi%2F* = 10/second",
+            "shop/path=%2Fapi%2F*/user=* = 3/second",
+            "shop/path=%2Fapi%2Flogin/user=a* = 0",
+            "shop/path=%2Fapi%2Flogin = unlimited",
+            "shop/path=%2Fapi%2Flogin/user=* = unlimited",
+            "shop/path=%2Fap* = 20/second",
+            "shop/path=* = 50/second",
+        ]
+    );
+    let notes: Vec<_> = all.notes.iter().map(|note| (note.line, note.what.as_str())).collect();
+    assert_eq!(
+        notes,
+        [(
+            8,
+            "the descriptor is left out, with all below it: its values have the '*' of line 3, which comes first"
+        )]
+    );
 }
 
 #[test]
