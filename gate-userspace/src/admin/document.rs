@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::{Caches, Purged, VerifiedCaches};
 use super::change::{Done, Order};
 use super::health::{Live, Ready};
+use super::history::History;
 use super::hotkeys::Hotkeys;
 use super::listing::Tenants;
 use super::queues::Queues;
@@ -42,6 +43,7 @@ documents! {
     Watched: "watch",
     Explanation: "explain",
     Caches: "cache",
+    History: "history",
 }
 
 /// A document with the version of its schema.
@@ -69,13 +71,13 @@ pub struct Failure {
 }
 
 /// The schemas that [`schema`] knows.
-pub const SCHEMAS: [&str; 16] = [
+pub const SCHEMAS: [&str; 17] = [
     "live", "ready", "status", "tenants", "hotkeys", "queues", "explain", "sources", "watch", "events",
-    "cache", "purge", "verify", "order", "set", "error",
+    "history", "cache", "purge", "verify", "order", "set", "error",
 ];
 
 /// The JSON schema of a document, of the body of `POST /v1/set` (`order`), of its result (`set`), of a failure
-/// (`error`), or of an event of `/v1/events` (`events`).
+/// (`error`), of an event of `/v1/events` (`events`), or of what its charts showed before (`history`).
 #[must_use]
 pub fn schema(name: &str) -> Option<Schema> {
     Some(match name {
@@ -92,6 +94,7 @@ pub fn schema(name: &str) -> Option<Schema> {
         "purge" => schema_for!(Versioned<Purged>),
         "verify" => schema_for!(Versioned<VerifiedCaches>),
         "events" => schema_for!(Versioned<Snapshot>),
+        History::NAME => schema_for!(Versioned<History>),
         "order" => schema_for!(Order),
         "set" => schema_for!(Versioned<Done>),
         "error" => schema_for!(Versioned<Failure>),

@@ -20,6 +20,7 @@ use super::document::{Document, Versioned};
 use super::events::Events;
 use super::explain;
 use super::health::{Health, Live, Ready};
+use super::history::Recorder;
 use super::hotkeys::{self, Hotkeys};
 use super::metrics::{CONTENT_TYPE, Metrics, OwnerMetrics};
 use super::page;
@@ -42,10 +43,11 @@ pub enum Access {
 
 type Shared = State<Arc<Sources>>;
 
-/// The viewers of the server, and the news that it ends.
+/// The viewers of the server, what their charts showed before, and the news that it ends.
 #[derive(Clone, Debug)]
 pub(super) struct Viewing {
     pub(super) events: Arc<Events>,
+    pub(super) history: Arc<Recorder>,
     pub(super) stopped: watch::Receiver<()>,
 }
 
@@ -110,6 +112,10 @@ fn open(metrics: Arc<Metrics>) -> Router<Arc<Sources>> {
         .route("/v1/cache", get(async |State(context): Shared| document(Caches::read(&context.caches))))
         .route("/v1/queues", get(async |State(context): Shared| document(queues(&context))))
         .route("/v1/events", get(async |State(context): Shared, viewing| follow(&context, viewing, false)))
+        .route(
+            "/v1/history",
+            get(async |Extension(viewing): Extension<Viewing>| document(viewing.history.document())),
+        )
 }
 
 /// The paths of what shows keys.
@@ -204,7 +210,7 @@ async fn verified(State(context): Shared) -> Response {
 
 async fn unknown(uri: Uri) -> Response {
     let said = format!(
-        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events and, over the socket of `admin`, /v1/set, /v1/cache/purge and /v1/cache/verify",
+        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events, /v1/history and, over the socket of `admin`, /v1/set, /v1/cache/purge and /v1/cache/verify",
         env!("CARGO_PKG_VERSION"),
         shortened(uri.path()),
     );

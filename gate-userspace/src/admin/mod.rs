@@ -8,7 +8,7 @@
 //! - `socket`: the file, who may open it, and whose it is.
 //! - `server`: the thread and its clients, a bounded number of them for a bounded time.
 //! - `http`, `response`: paths and answers; [`health`]: whether gate lives and is ready.
-//! - `tcp`: who may read what over TCP; `metrics`: what Prometheus reads. `page`: the page that a browser gets there; `events`, [`snapshot`]: what it shows.
+//! - `tcp`: who may read what over TCP; `metrics`: what Prometheus reads. `page`: the page that a browser gets there; `events`, [`snapshot`]: what it shows; `history`: what its charts showed before.
 //! - [`client`]: one request, one answer.
 //! - [`document`]: names, schemas and their version.
 //! - [`cache`]: the caches of HTTP services; [`fleet`]: the owners of limits.
@@ -32,6 +32,7 @@ mod events;
 pub mod explain;
 pub mod fleet;
 pub mod health;
+pub mod history;
 pub mod hotkeys;
 mod http;
 pub mod in_passing;

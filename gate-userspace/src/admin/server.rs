@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::change::Peer;
 use super::events::Stalled;
+use super::history::EVERY;
 use super::http::{Access, Viewing, owner_router, port_router, router};
 use super::metrics::{Metrics, OwnerMetrics};
 use super::socket::Socket;
@@ -76,7 +77,7 @@ impl Server {
         let context = Arc::new(context);
         let metrics = Arc::new(Metrics::new(Arc::clone(&context)));
         let (stop, stopped) = watch::channel(());
-        let viewing = Viewing { events: Arc::default(), stopped: stopped.clone() };
+        let viewing = Viewing { events: Arc::default(), history: Arc::default(), stopped: stopped.clone() };
         let mut tasks = JoinSet::new();
         for (socket, access) in &sockets {
             let _entered = runtime.enter();
@@ -90,6 +91,8 @@ impl Server {
             let router = port_router(Arc::clone(&context), Arc::clone(&metrics), viewing.clone(), rules);
             tasks.spawn_on(serve(listener, router, stopped.clone()), runtime.handle());
         }
+        let recorder = Arc::clone(&viewing.history);
+        tasks.spawn_on(recorder.record(Arc::clone(&context), EVERY, stopped.clone()), runtime.handle());
         tasks.spawn_on(look(context, metrics, stopped), runtime.handle());
         let sockets = sockets.into_iter().map(|(socket, _)| socket).collect();
         Self::run(runtime, tasks, stop, sockets)

@@ -93,7 +93,7 @@ fn malformed_requests_get_clear_answers_and_change_nothing() -> Result<()> {
             "/v1/money",
             &[][..],
             404,
-            "there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events and, over the socket",
+            "there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events, /v1/history and, over the socket",
         ),
         ("/", &[], 404, "has no /"),
         ("/v1/tenants?sort=money", &[], 422, "sort=money: must be one of name, tier"),

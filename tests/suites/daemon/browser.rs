@@ -345,6 +345,25 @@ fn the_page_recovers_from_a_restart_without_a_reload() -> Result<()> {
 }
 
 #[test]
+fn charts_of_a_new_page_begin_with_what_was_before() -> Result<()> {
+    in_runtime(async {
+        let site = Site::new().await?;
+        site.ask(10)?;
+        let points = "(fetch('v1/history').then((response) => response.json())\
+                      .then((history) => { window.points = history.points.length; }), window.points)";
+        site.until(&format!("{points} >= 3")).await?;
+        site.page.refresh().await?;
+        // The first point has the rates since one before, and the last is at most 5 s old.
+        site.until("charts.requests.times[0] < performance.timeOrigin / 1000 - 3").await?;
+        let names = site.script("return [...charts.requests.values.keys()]").await?;
+        ensure!(names == json!(["proxy passed", "proxy refused", "segments"]), "{names}");
+        let drawn = site.script("return document.querySelectorAll('#chart-requests canvas').length").await?;
+        ensure!(drawn == 1, "{drawn}");
+        site.end().await
+    })
+}
+
+#[test]
 fn the_page_obeys_a_keyboard_alone() -> Result<()> {
     in_runtime(async {
         let site = Site::new().await?;

@@ -115,6 +115,33 @@ fn events_are_snapshots_as_their_schema_says() -> Result<()> {
 }
 
 #[test]
+fn history_has_what_was_before_a_page_is_opened() -> Result<()> {
+    let site = Site::new(0)?;
+    let history = || -> Result<Value> { Ok(serde_json::from_str(&site.curl("/v1/history", &[])?.body)?) };
+    let has_point_after = |passed: u64| {
+        wait_until("a point", || {
+            let history = history()?;
+            let points = history["points"].as_array().context("no points")?;
+            Ok(points.last().is_some_and(|last| last["totals"]["passed"] == passed))
+        })
+    };
+    has_point_after(0)?;
+    let mut client = site.gate.connect()?;
+    for _ in 0..10 {
+        client.write_all(b"get a\r\n")?;
+        read_until(&mut client, b"END\r\n")?;
+    }
+    has_point_after(10)?;
+    let history = history()?;
+    let printed = Command::new(paths::gate()).args(["schema", "history"]).output()?;
+    schema::check(&serde_json::from_slice(&printed.stdout)?, &history)?;
+    let points = history["points"].as_array().context("no points")?;
+    ensure!(points[0]["totals"]["passed"] == 0 && points[0]["services"][0]["waiting"] == 0, "{history}");
+    ensure!(points.windows(2).all(|pair| pair[0]["at_ms"].as_u64() < pair[1]["at_ms"].as_u64()), "{history}");
+    Ok(())
+}
+
+#[test]
 fn keys_are_in_events_for_who_has_the_token() -> Result<()> {
     let site = Site::new(0)?;
     ensure!(site.curl("/v1/events/keys", &[])?.status == 401);

@@ -1,7 +1,7 @@
 // Shows what /v1/events sends, once a second. It changes nothing: it has no other request.
 'use strict';
 
-const KEPT = 300; // points of a chart: five minutes
+const KEPT_S = 900; // of a chart, as of gate's own history
 const RETRY_MS = 1000;
 const SILENCE_MS = 5000; // gate sends every second
 const SCHEMA_VERSION = 1; // as gate's own
@@ -19,10 +19,12 @@ const share = (value) => (value == null ? '' : `${Math.round(value * 100)}%`);
 const ms = (value) => (value == null ? '' : value.toFixed(2));
 
 // What a counter rises by in a second; nothing with one snapshot, or if it fell, as when gate was started anew.
+function risen(before, now, span) {
+  return before == null || !(span > 0) || now < before ? null : (now - before) / span;
+}
+
 function rate(before, now) {
-  const span = state.before && (state.now.at_ms - state.before.at_ms) / 1000;
-  if (before == null || !(span > 0) || now < before) return null;
-  return (now - before) / span;
+  return risen(before, now, state.before && (state.now.at_ms - state.before.at_ms) / 1000);
 }
 
 // ---- tables -------------------------------------------------------------------------------------------------------
@@ -303,11 +305,10 @@ class Chart {
       }
     }
     for (const [name, values] of this.values) values.push(points[name] ?? null);
-    if (this.times.length > KEPT) {
+    while (this.times[0] < at - KEPT_S) {
       this.times.shift();
       for (const values of this.values.values()) values.shift();
     }
-    this.draw();
   }
 
   draw() {
@@ -342,25 +343,46 @@ const charts = {
   ratio: new Chart('chart-ratio'), waiting: new Chart('chart-waiting'),
 };
 
-function addPoints() {
-  const { now, before } = state;
+// What charts show of a snapshot, as gate's history has it.
+function pointOf({ at_ms, unix_s, totals, queues }) {
+  const proxied = queues.services.map(({ name, latency_ratio, tiers }) => ({ name, latency_ratio, waiting: tiers.reduce((all, tier) => all + tier.waiting, 0) }));
+  return { at_ms, unix_s, totals, services: [...proxied, ...queues.probed] };
+}
+
+// Adds a point to each chart, with rates since the point before.
+function addPoint(point) {
+  const before = state.point;
+  state.point = point;
   if (!before) return;
-  const at = now.unix_s;
+  const span = (point.at_ms - before.at_ms) / 1000;
   const earlier = before.totals.layers ?? {};
-  const requests = Object.entries(now.totals.layers ?? {}).flatMap(([layer, counts]) => [
-    [`${layer} passed`, rate(earlier[layer]?.passed ?? 0, counts.passed)],
-    [`${layer} refused`, rate(sum(earlier[layer]?.refused ?? {}), sum(counts.refused))],
+  const requests = Object.entries(point.totals.layers ?? {}).flatMap(([layer, counts]) => [
+    [`${layer} passed`, risen(earlier[layer]?.passed ?? 0, counts.passed, span)],
+    [`${layer} refused`, risen(sum(earlier[layer]?.refused ?? {}), sum(counts.refused), span)],
   ]);
-  requests.push(['segments', rate(before.totals.segments ?? 0, now.totals.segments ?? 0)]);
-  charts.requests.add(at, Object.fromEntries(requests));
+  requests.push(['segments', risen(before.totals.segments ?? 0, point.totals.segments ?? 0, span)]);
   const was = new Map(byVerdict(earlier).map(([layer, verdict, count]) => [`${layer} ${verdict}`, count]));
-  const reasons = byVerdict(now.totals.layers).filter(([, verdict]) => verdict !== 'passed')
-    .map(([layer, verdict, count]) => [`${layer} ${verdict.slice('refused '.length)}`, rate(was.get(`${layer} ${verdict}`) ?? 0, count)]);
-  charts.reasons.add(at, Object.fromEntries(reasons));
-  const services = [...now.queues.services, ...now.queues.probed];
-  charts.ratio.add(at, Object.fromEntries(services.map((service) => [service.name, service.latency_ratio])));
-  const waiting = now.queues.services.map((service) => [service.name, service.tiers.reduce((all, tier) => all + tier.waiting, 0)]);
-  charts.waiting.add(at, Object.fromEntries(waiting));
+  const reasons = byVerdict(point.totals.layers).filter(([, verdict]) => verdict !== 'passed')
+    .map(([layer, verdict, count]) => [`${layer} ${verdict.slice('refused '.length)}`, risen(was.get(`${layer} ${verdict}`) ?? 0, count, span)]);
+  const waiting = point.services.filter((service) => service.waiting != null);
+  for (const [chart, points] of [
+    ['requests', requests], ['reasons', reasons],
+    ['ratio', point.services.map((service) => [service.name, service.latency_ratio])],
+    ['waiting', waiting.map((service) => [service.name, service.waiting])],
+  ]) charts[chart].add(point.unix_s, Object.fromEntries(points));
+}
+
+const drawCharts = () => Object.values(charts).forEach((chart) => chart.draw());
+
+// The charts of a page that is opened begin with what was before.
+async function recall() {
+  try {
+    const response = await fetch('v1/history', { cache: 'no-store' });
+    if (response.ok) (await response.json()).points.forEach(addPoint);
+    if (state.point) drawCharts();
+  } catch {
+    // What follows says that gate does not answer.
+  }
 }
 
 // ---- events -------------------------------------------------------------------------------------------------------
@@ -409,7 +431,8 @@ function received(snapshot) {
   // One of another gate, or of one that was started anew, has no rates with the last.
   state.before = state.now;
   state.now = snapshot;
-  addPoints();
+  addPoint(pointOf(snapshot));
+  drawCharts();
   draw();
 }
 
@@ -456,7 +479,7 @@ byId('theme').addEventListener('click', () => {
   const isDark = root.contains('dark') || (!root.contains('light') && matchMedia('(prefers-color-scheme: dark)').matches);
   root.toggle('dark', !isDark);
   root.toggle('light', isDark);
-  Object.values(charts).forEach((chart) => chart.draw());
+  drawCharts();
 });
 byId('copy').addEventListener('click', async () => {
   byId('set-line').select();
@@ -471,4 +494,4 @@ document.addEventListener('keydown', (event) => {
 });
 addEventListener('resize', () => Object.values(charts).forEach((chart) => chart.resize()));
 
-follow();
+recall().then(follow);
