@@ -413,6 +413,30 @@ fn no_request_overtakes_one_whose_slot_moves() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn long_replies_do_not_hold_up_what_is_sent_on_behind_them() -> Result<()> {
+    let site = Site::new("connections = \"1\"\n")?;
+    let [key, other, ..] = &site.keys()[..] else { unreachable!() };
+    let value = "v".repeat(4 << 20);
+    let mut client = site.client()?;
+    client.check(&command(&["SET", other, &value]), "+OK\r\n")?;
+    client.check(&format!("GET {key}"), "$-1\r\n")?;
+    site.cluster.give(key, 1, &[1, 0, 2])?;
+    // The first read is sent on to where the next ones wait to be read.
+    site.cluster.nodes[0].signal(Signal::SIGSTOP)?;
+    client.send(&[format!("GET {key}"), format!("GET {other}"), format!("GET {other}")])?;
+    let mut node = site.cluster.client(1)?;
+    wait_until("they are not at the node", || Ok(node.ask("CLIENT LIST")?.contains(" cmd=get ")))?;
+    wait_until("they are not held up", || {
+        let lines = node.ask("CLIENT LIST")?;
+        Ok(lines.lines().any(|line| line.contains(" cmd=get ") && !line.contains(" omem=0 ")))
+    })?;
+    site.cluster.nodes[0].signal(Signal::SIGCONT)?;
+    ensure!(client.reply()? == "$-1\r\n");
+    ensure!(client.reply()? == bulk(&value) && client.reply()? == bulk(&value));
+    Ok(())
+}
+
 /// A script's errors are its author's words, not a node's.
 #[test]
 fn a_scripts_redirection_leads_nobody_elsewhere() -> Result<()> {

@@ -156,6 +156,10 @@ impl<W: Wire> StoreEvents for Service<W> {
         Rc::ptr_eq(&one.client, &other.client)
     }
 
+    fn is_earlier(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool {
+        one.seq < other.seq
+    }
+
     fn paused(&self, request: &mut Self::InFlight) {
         if !matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             self.admission.release_permit();

@@ -72,6 +72,9 @@ pub(crate) trait StoreEvents: Debug + Sized + 'static {
     /// True if two requests belong to one client.
     fn is_same_client(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool;
 
+    /// True if a request's reply comes before another's of the same client.
+    fn is_earlier(&self, one: &Self::InFlight, other: &Self::InFlight) -> bool;
+
     /// The reply to a request waits at the store for the client. From now on this is not the store's time.
     fn paused(&self, request: &mut Self::InFlight);
 

@@ -256,8 +256,11 @@ impl<E: StoreEvents> Outstanding<E> {
     pub(crate) fn pause(&mut self, events: &E, is_paused: bool) -> bool {
         let Some(first) = self.waiting.front() else { return false };
         let first = &first.in_flight;
-        let is_one_client =
-            || self.waiting.iter().all(|other| events.is_same_client(first, &other.in_flight));
+        // What a cluster's node has sent here later may be what the client waits for.
+        let waits_for_it = |other: &Unanswered<E>| {
+            events.is_same_client(first, &other.in_flight) && !events.is_earlier(&other.in_flight, first)
+        };
+        let is_one_client = || self.waiting.iter().all(waits_for_it);
         let pauses = events.is_held_up(first, is_paused) && is_one_client();
         if pauses {
             for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_paused) {

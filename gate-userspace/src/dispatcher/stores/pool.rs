@@ -335,6 +335,10 @@ mod tests {
             match *self {}
         }
 
+        fn is_earlier(&self, (): &(), (): &()) -> bool {
+            match *self {}
+        }
+
         fn paused(&self, (): &mut ()) {}
 
         fn dispatch(&self) {}
