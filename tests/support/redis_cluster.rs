@@ -2,9 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_userspace::policy::placement::slot;
@@ -18,6 +19,8 @@ use crate::wait::wait_until;
 pub struct RedisCluster {
     /// The primaries, in the order of their slots.
     pub nodes: Vec<Listening>,
+    /// A replica of each, if there are any.
+    pub replicas: Vec<Listening>,
     ids: Vec<String>,
     directory: PathBuf,
 }
@@ -33,18 +36,8 @@ impl RedisCluster {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let directory = std::env::temp_dir().join(format!("gate-{}-nodes-{number}", std::process::id()));
         std::fs::create_dir_all(&directory)?;
-        let place = directory.display().to_string();
-        let start = |number: usize| {
-            let file = format!("nodes-{number}.conf");
-            let mode = ["--cluster-enabled", "yes", "--dir", &place, "--cluster-config-file", &file];
-            let bounds = ["--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"];
-            // Else the others take it for the address that its own connections come from.
-            let address = address();
-            let ip = address.ip().to_string();
-            Listening::redis_at(address, &[&mode[..], &bounds, &["--cluster-announce-ip", &ip]].concat())
-        };
-        let nodes: Vec<_> = (0..size).map(start).collect::<Result<_>>()?;
-        let mut this = Self { nodes, ids: Vec::new(), directory };
+        let nodes = (0..size).map(|number| node(&directory, number)).collect::<Result<_>>()?;
+        let mut this = Self { nodes, replicas: Vec::new(), ids: Vec::new(), directory };
         for (place, node) in this.nodes.iter().enumerate() {
             let mut client = Client::of(node)?;
             client.check(&format!("CLUSTER SET-CONFIG-EPOCH {}", place + 1), "+OK\r\n")?;
@@ -55,8 +48,55 @@ impl RedisCluster {
             client.check(&format!("CLUSTER MEET {} {}", other.ip(), other.port()), "+OK\r\n")?;
             this.ids.push(client.ask("CLUSTER MYID")?[5..45].to_owned());
         }
+        this.is_whole()?;
+        Ok(this)
+    }
+
+    /// So many primaries, and a replica of each, which takes its place within some seconds.
+    ///
+    /// # Errors
+    ///
+    /// If they do not become a cluster.
+    pub fn with_replicas(size: usize) -> Result<Self> {
+        let mut this = Self::start(size)?;
+        let first = this.nodes[0].address;
+        for place in 0..size {
+            let replica = node(&this.directory, size + place)?;
+            Client::of(&replica)?
+                .check(&format!("CLUSTER MEET {} {}", first.ip(), first.port()), "+OK\r\n")?;
+            this.replicas.push(replica);
+        }
+        this.is_whole()?;
+        for (replica, id) in this.replicas.iter().zip(&this.ids) {
+            Client::of(replica)?.check(&format!("CLUSTER REPLICATE {id}"), "+OK\r\n")?;
+        }
+        wait_until("they follow their primaries", || {
+            this.replicas.iter().try_fold(true, |all, replica| {
+                let info = Client::of(replica)?.ask("INFO replication")?;
+                Ok(all && info.contains("master_link_status:up"))
+            })
+        })?;
+        for (place, node) in this.nodes.iter().enumerate() {
+            let key = this.keys_at(place, 1).remove(0);
+            let mut client = Client::of(node)?;
+            client.check(&format!("SET {key} v"), "+OK\r\n")?;
+            client.check(&format!("DEL {key}"), ":1\r\n")?;
+            client.check("WAIT 1 20000", ":1\r\n")?;
+        }
+        wait_until("all know that they do", || {
+            this.all().try_fold(true, |all, node| {
+                let nodes = Client::of(node)?.ask("CLUSTER NODES")?;
+                Ok(all && nodes.matches("slave ").count() == size)
+            })
+        })?;
+        Ok(this)
+    }
+
+    /// Waits until all nodes know each other and the slots.
+    fn is_whole(&self) -> Result<()> {
+        let size = self.all().count();
         wait_until("they become a cluster", || {
-            this.nodes.iter().try_fold(true, |all, node| {
+            self.all().try_fold(true, |all, node| {
                 let info = Client::of(node)?.ask("CLUSTER INFO")?;
                 let knows = info.contains(&format!("cluster_known_nodes:{size}\r"));
                 Ok(all
@@ -64,8 +104,35 @@ impl RedisCluster {
                     && info.contains("cluster_state:ok")
                     && info.contains("cluster_slots_ok:16384"))
             })
+        })
+    }
+
+    /// Has a replica take its primary's place, as often as that takes: a failover ends in vain where its time is over.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    pub fn take_over(&self, replica: &Listening) -> Result<()> {
+        let mut client = Client::of(replica)?;
+        wait_until("it follows its primary", || {
+            Ok(client.ask("INFO replication")?.contains("master_link_status:up"))
         })?;
-        Ok(this)
+        let mut asked = None::<Instant>;
+        wait_until("it becomes a primary", || {
+            if client.ask("ROLE")?.contains("master") {
+                return Ok(true);
+            }
+            if asked.is_none_or(|asked| asked.elapsed() > FAILOVER_ENDS) {
+                client.check("CLUSTER FAILOVER", "+OK\r\n")?;
+                asked = Some(Instant::now());
+            }
+            Ok(false)
+        })
+    }
+
+    /// All nodes.
+    fn all(&self) -> impl Iterator<Item = &Listening> {
+        self.nodes.iter().chain(&self.replicas)
     }
 
     /// The addresses of its nodes.
@@ -135,9 +202,25 @@ impl RedisCluster {
 impl Drop for RedisCluster {
     fn drop(&mut self) {
         self.nodes.clear();
+        self.replicas.clear();
         // It lies in the directory for temporary files.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A server in cluster mode that knows no others, whose files are in this directory.
+fn node(directory: &Path, number: usize) -> Result<Listening> {
+    let place = directory.display().to_string();
+    let file = format!("nodes-{number}.conf");
+    let mode = ["--cluster-enabled", "yes", "--dir", &place, "--cluster-config-file", &file];
+    let bounds = ["--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"];
+    // A replica is asked at once, and need not wait for others.
+    let replicas = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
+    // Else the others take it for the address that its own connections come from.
+    let address = address();
+    let ip = address.ip().to_string();
+    let announced = ["--cluster-announce-ip", &ip];
+    Listening::redis_at(address, &[&mode[..], &bounds, &replicas, &announced].concat())
 }
 
 /// A client that reads whole replies.
@@ -215,5 +298,7 @@ impl Client {
     }
 }
 
+/// Redis gives up a failover after 5 s.
+const FAILOVER_ENDS: Duration = Duration::from_secs(6);
 const SLOTS: usize = 16_384;
 const LONGEST: usize = 8 << 20;

@@ -5,7 +5,8 @@
 //! with outstanding requests whose epoch is another waits for their answers before it sends more, so that no request overtakes
 //! an earlier one of its client that is still on its way to the former node.
 //!
-//! **Nodes.** The seeds have the first places, for good. A node that the cluster names gets a place of its own, which is given up
+//! **Nodes.** Replicas are nodes without slots, to which there are connections already when they get some. Where there are more nodes
+//! than places, replicas have none. The seeds have the first places, for good. A node that the cluster names gets a place of its own, which is given up
 //! once the cluster names it no more, and given to another only when there is no other.
 
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
     slots: Box<[AtomicU8]>,
     /// Raised before and after each change of a slot's node: odd while one is under way.
     epoch: AtomicU64,
+    /// A bit for each node that has slots.
+    serving: AtomicU64,
     members: Mutex<Vec<Option<Member>>>,
     /// The number of places that have ever had a node.
     used: watch::Sender<usize>,
@@ -80,6 +83,7 @@ impl Cluster {
             max_redirects: cluster.max_redirects,
             slots: (0..SLOTS).map(|_| AtomicU8::new(UNSERVED)).collect(),
             epoch: AtomicU64::new(0),
+            serving: AtomicU64::new(0),
             members: Mutex::new(members),
             used: watch::Sender::new(seeds),
             changed: watch::Sender::new(0),
@@ -98,6 +102,12 @@ impl Cluster {
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// True if a node has slots, as far as is known.
+    #[inline]
+    pub(crate) fn serves(&self, node: NodeId) -> bool {
+        self.serving.load(Ordering::SeqCst) & 1 << node.index() != 0
     }
 
     /// The number of places that have ever had a node.
@@ -184,32 +194,41 @@ impl Cluster {
         change: impl FnOnce(&dyn Fn()),
     ) -> Result<bool, Unusable> {
         let mut members = self.members();
-        let addresses: Vec<_> =
-            shards.iter().map(|shard| network_address(&shard.host, shard.port, from)).collect();
-        if let Some(own) = addresses.iter().find(|address| self.is_own(address)) {
+        let at = |shard: &Shard| network_address(&shard.host, shard.port, from);
+        let mut nodes: Vec<_> = shards.iter().map(|shard| (shard, at(shard))).collect();
+        if let Some((_, own)) = nodes.iter().find(|(_, address)| self.is_own(address)) {
             return Err(Unusable::Own(own.to_string()));
+        }
+        let seeds: Vec<_> = members.iter().flatten().filter(|member| member.is_seed).collect();
+        let is_seed = |address: &NetworkAddress| {
+            seeds.iter().any(|seed| seed.address == StoreAddress::Network(address.clone()))
+        };
+        let others = |nodes: &[(&Shard, NetworkAddress)]| nodes.iter().filter(|(_, at)| !is_seed(at)).count();
+        if seeds.len() + others(&nodes) > MOST_NODES {
+            nodes.retain(|(shard, _)| !shard.is_replica);
+        }
+        if seeds.len() + others(&nodes) > MOST_NODES {
+            return Err(Unusable::Full);
         }
         let is_named = |member: &Member| {
             member.is_seed
-                || addresses.iter().any(|address| member.address == StoreAddress::Network(address.clone()))
+                || nodes.iter().any(|(_, address)| member.address == StoreAddress::Network(address.clone()))
         };
-        let known = members.iter().flatten().filter(|member| is_named(member));
-        let known: Vec<_> = known.map(|member| member.address.clone()).collect();
-        let is_new = |address: &&NetworkAddress| !known.contains(&StoreAddress::Network((*address).clone()));
-        if known.len() + addresses.iter().filter(is_new).count() > MOST_NODES {
-            return Err(Unusable::Full);
-        }
         let mut map = vec![UNSERVED; usize::from(SLOTS)];
-        for (shard, address) in shards.iter().zip(&addresses) {
+        let mut serving = 0_u64;
+        for (shard, address) in &nodes {
             let node = self.place_of(&mut members, address, |member| !is_named(member))?;
+            serving |= u64::from(!shard.slots.is_empty()) << node.index();
             for &(first, last) in &shard.slots {
                 map[usize::from(first)..=usize::from(last)].fill(node.index() as u8);
             }
         }
         let differs = map.iter().zip(&self.slots).any(|(new, old)| *new != old.load(Ordering::SeqCst));
         if differs {
-            let store =
-                || map.iter().zip(&self.slots).for_each(|(new, old)| old.store(*new, Ordering::SeqCst));
+            let store = || {
+                map.iter().zip(&self.slots).for_each(|(new, old)| old.store(*new, Ordering::SeqCst));
+                self.serving.store(serving, Ordering::SeqCst);
+            };
             change(&|| self.in_epoch(store));
         }
         // Nothing leads to them any more.
@@ -302,7 +321,7 @@ mod tests {
     }
 
     fn shard(port: u16, first: u16, last: u16) -> Shard {
-        Shard { host: "127.0.0.1".to_owned(), port, slots: vec![(first, last)] }
+        Shard { host: "127.0.0.1".to_owned(), port, slots: vec![(first, last)], is_replica: false }
     }
 
     fn adopt(cluster: &Cluster, shards: &[Shard]) -> Result<bool, Unusable> {
@@ -336,6 +355,13 @@ mod tests {
         assert_eq!(adopt(&cluster, &nodes), Err(Unusable::Full));
         assert_eq!(cluster.size(), (16_384, 1));
         assert_eq!(adopt(&cluster, &nodes[..62]), Ok(true));
+        // Replicas have places as far as there are some.
+        let replica = Shard { slots: Vec::new(), is_replica: true, ..shard(300, 0, 0) };
+        assert_eq!(adopt(&cluster, &[&nodes[..62], std::slice::from_ref(&replica)].concat()), Ok(false));
+        assert_eq!(cluster.known_node_at("127.0.0.1", 300, None), None);
+        assert_eq!(adopt(&cluster, &[&nodes[..61], &[replica]].concat()), Ok(true));
+        let replica = cluster.known_node_at("127.0.0.1", 300, None).unwrap();
+        assert!(!cluster.serves(replica) && cluster.serves(cluster.node_of(0).unwrap()));
         // Places of nodes that have gone are given to others.
         assert_eq!(adopt(&cluster, &[shard(99, 0, 5), shard(98, 6, 9)]), Ok(true));
         assert_eq!(cluster.size(), (10, 2));

@@ -5,15 +5,17 @@ use super::length::{self, Length};
 /// The slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// The slots of one primary, and where it listens.
+/// The slots of one primary, and where it listens; or where one of its replicas does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     /// An address or a name; empty for that at which the node was asked.
     pub host: String,
     /// Not 0.
     pub port: u16,
-    /// The first and the last of each range; none of a node that is to get its first slots.
+    /// The first and the last of each range; none of a replica, or of a node that is to get its first slots.
     pub slots: Vec<(u16, u16)>,
+    /// True for a replica, which may get its primary's slots.
+    pub is_replica: bool,
 }
 
 /// An error that sends a request to another node.
@@ -65,13 +67,14 @@ pub fn shards(reply: &[u8]) -> Result<Vec<Shard>, BadSlots> {
     let reply = value(reply, &mut at, 0).ok_or_else(|| wrong("its slots cannot be read"))?;
     let Value::List(entries) = reply else { return Err(wrong("its slots cannot be read")) };
     let mut shards: Vec<Shard> = Vec::new();
-    for entry in &entries {
-        let Some(found) = of_shards(entry).or_else(|| of_slots(entry)) else {
-            return Err(wrong("its slots cannot be read"));
-        };
-        let Some(found) = found else { continue };
+    let read = entries.iter().map(|entry| of_shards(entry).or_else(|| of_slots(entry)));
+    let read: Option<Vec<_>> = read.collect();
+    for found in read.ok_or_else(|| wrong("its slots cannot be read"))?.into_iter().flatten() {
         match shards.iter_mut().find(|known| (&known.host, known.port) == (&found.host, found.port)) {
-            Some(known) => known.slots.extend(found.slots),
+            Some(known) => {
+                known.slots.extend(found.slots);
+                known.is_replica &= found.is_replica;
+            }
             None => shards.push(found),
         }
     }
@@ -151,8 +154,9 @@ impl Value {
     }
 }
 
-/// The shard of an entry of `CLUSTER SHARDS`; `Some(None)` for one with neither slots nor a primary. `None` if it is no such entry.
-fn of_shards(entry: &Value) -> Option<Option<Shard>> {
+/// The nodes of an entry of `CLUSTER SHARDS`: its primary first, and replicas that have not failed; none of one with neither slots nor a
+/// primary. `None` if it is no such entry.
+fn of_shards(entry: &Value) -> Option<Vec<Shard>> {
     let bounds = entry.get("slots")?.list()?;
     let slots: Vec<_> = bounds
         .chunks(2)
@@ -164,20 +168,30 @@ fn of_shards(entry: &Value) -> Option<Option<Shard>> {
     let mut primaries = nodes.iter().filter(is_primary);
     let primary = primaries.clone().find(is_online).or_else(|| primaries.next());
     if slots.is_empty() && primary.is_none() {
-        return Some(None);
+        return Some(Vec::new());
     }
-    let primary = primary?;
-    let host = primary.get("endpoint").or_else(|| primary.get("ip"))?.host()?;
-    let port = primary.get("port").or_else(|| primary.get("tls-port"))?.port()?;
-    Some(Some(Shard { host, port, slots }))
+    let at = |node: &Value, slots, is_replica| {
+        let host = node.get("endpoint").or_else(|| node.get("ip"))?.host()?;
+        let port = node.get("port").or_else(|| node.get("tls-port"))?.port()?;
+        Some(Shard { host, port, slots, is_replica })
+    };
+    // One that is loading its primary's data has it soon.
+    let is_lost = |node: &Value| node.get("health").and_then(Value::text) == Some("fail");
+    let replicas = nodes.iter().filter(|node| !is_primary(node) && !is_lost(node));
+    let replicas = replicas.filter_map(|node| at(node, Vec::new(), true));
+    Some(std::iter::once(at(primary?, slots, false)?).chain(replicas).collect())
 }
 
-/// The shard of an entry of `CLUSTER SLOTS`. `None` if it is no such entry.
-fn of_slots(entry: &Value) -> Option<Option<Shard>> {
-    let [first, last, primary, ..] = entry.list()? else { return None };
+/// The nodes of an entry of `CLUSTER SLOTS`: its primary first. `None` if it is no such entry.
+fn of_slots(entry: &Value) -> Option<Vec<Shard>> {
+    let [first, last, primary, replicas @ ..] = entry.list()? else { return None };
     let slots = vec![(first.slot()?, last.slot()?)];
-    let [host, port, ..] = primary.list()? else { return None };
-    Some(Some(Shard { host: host.host()?, port: port.port()?, slots }))
+    let at = |node: &Value, slots, is_replica| {
+        let [host, port, ..] = node.list()? else { return None };
+        Some(Shard { host: host.host()?, port: port.port()?, slots, is_replica })
+    };
+    let replicas = replicas.iter().filter_map(|node| at(node, Vec::new(), true));
+    Some(std::iter::once(at(primary, slots, false)?).chain(replicas).collect())
 }
 
 /// The value that begins at `at`, which is moved behind it.
@@ -240,23 +254,33 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_their_online_primaries_in_both_protocols() {
+    fn shards_are_the_nodes_that_are_online_in_both_protocols() {
         for map in ['*', '%'] {
             let reply = format!(
                 "*4\r\n{}{}{}{}",
                 shard(
                     map,
                     &[0, 5, 7, 16_383],
-                    &[(1, "slave", "online"), (2, "master", "fail"), (3, "master", "online")]
+                    &[
+                        (1, "replica", "loading"),
+                        (2, "master", "fail"),
+                        (3, "master", "online"),
+                        (7, "replica", "fail")
+                    ]
                 ),
                 shard(map, &[], &[(4, "master", "online")]),
                 shard(map, &[], &[(6, "slave", "online")]),
                 shard(map, &[6, 6], &[(5, "master", "fail")]),
             );
-            let shard = |port, slots: &[_]| Shard { host: "node".to_owned(), port, slots: slots.to_vec() };
+            let shard = |port, slots: &[_]| Shard {
+                host: "node".to_owned(),
+                port,
+                slots: slots.to_vec(),
+                is_replica: slots.is_empty() && port == 1,
+            };
             assert_eq!(
                 shards(reply.as_bytes()),
-                Ok(vec![shard(3, &[(0, 5), (7, 16_383)]), shard(4, &[]), shard(5, &[(6, 6)])])
+                Ok(vec![shard(3, &[(0, 5), (7, 16_383)]), shard(1, &[]), shard(4, &[]), shard(5, &[(6, 6)])])
             );
         }
     }
@@ -274,9 +298,15 @@ mod tests {
             range(2, 3, node("$-1\r\n", 2)),
             range(4, 4, node(&host, 1))
         );
-        let first = Shard { host: "198.18.0.1".to_owned(), port: 1, slots: vec![(0, 1), (4, 4)] };
-        let second = Shard { host: String::new(), port: 2, slots: vec![(2, 3)] };
-        assert_eq!(shards(reply.as_bytes()), Ok(vec![first, second]));
+        let shard = |host: &str, port, slots: &[_]| Shard {
+            host: host.to_owned(),
+            port,
+            slots: slots.to_vec(),
+            is_replica: port == 9,
+        };
+        let first = shard("198.18.0.1", 1, &[(0, 1), (4, 4)]);
+        let replica = shard("198.18.0.9", 9, &[]);
+        assert_eq!(shards(reply.as_bytes()), Ok(vec![first, replica, shard("", 2, &[(2, 3)])]));
     }
 
     fn text_node() -> String {

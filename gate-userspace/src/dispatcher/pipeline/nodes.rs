@@ -111,11 +111,12 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// A store that is up, for what any answers; the first if none is.
+    /// A store that is up, for what any answers; the first if none is. Of a cluster's nodes one that has slots, if any is known.
     pub(super) fn any_node(&self, client: &Session<W>, now: Nanos) -> NodeId {
-        let mut nodes = NodeId::all(client.pool().used());
-        let up = nodes.find(|node| !client.store(*node).is_down(now));
-        up.unwrap_or(NodeId::FIRST)
+        let up = || NodeId::all(client.pool().used()).filter(|node| !client.store(*node).is_down(now));
+        let serves =
+            |node: &NodeId| self.settings.cluster.as_ref().is_none_or(|cluster| cluster.serves(*node));
+        up().find(serves).or_else(|| up().next()).unwrap_or(NodeId::FIRST)
     }
 
     /// True if a client must have all its replies before this request: the node of a slot has changed since it sent what is

@@ -161,7 +161,7 @@ impl<E: StoreEvents> StoreConnection<E> {
                 events.left(self.node);
                 events.flush();
                 events.settings().store(self.node).wanted().await;
-                self.state.borrow_mut().health.retry();
+                self.state.borrow_mut().health = Health::new();
             }
             let error = match self.connect(&pool, &*events).await {
                 Ok(socket) => {

@@ -1,0 +1,196 @@
+//! Primaries that are killed, paused or told to go, under load: their replicas take over, and no client loses or doubles a write but
+//! by what Redis itself loses.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::{Context as _, Result, ensure};
+use gate_tests::proxy::Listening;
+use gate_tests::redis_cluster::{Client, RedisCluster};
+use gate_tests::wait::wait_until;
+use nix::sys::signal::Signal;
+
+use super::{EVERYONE, Site, bulk};
+
+/// A node that is silent for so long is down; one that has to wait for a processor is not.
+const SOON: &str = "store_timeout = \"3s\"";
+const NEVER: &str = "store_timeout = \"20s\"";
+const CLIENTS: usize = 3;
+/// Keys of each client at each node.
+const KEYS: usize = 10;
+
+/// The answers to the writes of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    answered: u64,
+    /// Of those, answered while Redis may lose them.
+    at_risk: u64,
+    uncertain: u64,
+}
+
+/// A moment of the test, as its clients see it.
+#[derive(Debug, Default)]
+struct Load {
+    ends: AtomicBool,
+    /// True while a primary is lost: what it answered last may not have reached its replica.
+    is_at_risk: AtomicBool,
+    rounds: [AtomicU64; CLIENTS],
+    /// Refusals, by their first word.
+    refused: Mutex<BTreeMap<String, u64>>,
+    /// Refusals of keys whose node is up.
+    others_refused: AtomicU64,
+}
+
+impl Load {
+    /// Waits until each client has been answered several times.
+    fn goes_on(&self) -> Result<()> {
+        let rounds = || self.rounds.each_ref().map(|rounds| rounds.load(Ordering::SeqCst));
+        let before = rounds();
+        wait_until("the clients go on", || {
+            Ok(rounds().iter().zip(before).all(|(now, before)| *now > before + 3))
+        })
+    }
+
+    /// One client: counts up its keys, over and over, and reads what becomes of that.
+    fn client(
+        &self,
+        number: usize,
+        mut client: Client,
+        keys: &[(String, bool)],
+    ) -> Result<BTreeMap<String, Count>> {
+        let mut counts = BTreeMap::<String, Count>::new();
+        let lines: Vec<_> = keys.iter().map(|(key, _)| format!("INCR {key}")).collect();
+        while !self.ends.load(Ordering::SeqCst) {
+            client.send(&lines)?;
+            for (key, is_lost) in keys {
+                let said = client.reply()?;
+                let count = counts.entry(key.clone()).or_default();
+                let is_at_risk = self.is_at_risk.load(Ordering::SeqCst);
+                if let Some(value) = said.strip_prefix(':') {
+                    let value: u64 = value.trim().parse()?;
+                    let most = count.answered + count.uncertain + 1;
+                    ensure!(value <= most, "{key}: {value} of {most} writes");
+                    count.answered += 1;
+                    count.at_risk += u64::from(is_at_risk && *is_lost);
+                    continue;
+                }
+                let is_refused = ["-UNAVAILABLE ", "-UNCERTAIN ", "-CLUSTERDOWN ", "-TRYAGAIN "];
+                ensure!(is_refused.iter().any(|word| said.starts_with(word)), "{key}: {said}");
+                count.uncertain += u64::from(said.starts_with("-UNCERTAIN "));
+                let word = said.split(' ').next().unwrap_or_default().to_owned();
+                *self.refused.lock().expect("nobody has failed").entry(word).or_default() += 1;
+                if !*is_lost {
+                    self.others_refused.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+            self.rounds[number].fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(counts)
+    }
+}
+
+/// Has clients write while `fails` does something to the first primary; then all keys are served, and count what was written. Returns
+/// the refusals.
+fn fail_over(service: &str, fails: impl FnOnce(&Site, &Load) -> Result<()>) -> Result<BTreeMap<String, u64>> {
+    let cluster = RedisCluster::with_replicas(3)?;
+    let gate = Listening::gate_before_cluster(&cluster.addresses(), service, EVERYONE)?;
+    let site = Site { cluster, gate };
+    site.knows_slots()?;
+    let load = Load::default();
+    let keys: Vec<Vec<_>> = (0..CLIENTS)
+        .map(|client| {
+            let of_node = |place| {
+                let names = site.cluster.keys_at(place, KEYS * CLIENTS);
+                names[client * KEYS..][..KEYS]
+                    .iter()
+                    .map(move |key| (key.clone(), place == 0))
+                    .collect::<Vec<_>>()
+            };
+            (0..3).flat_map(of_node).collect()
+        })
+        .collect();
+    let counts = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let clients = (0..CLIENTS).map(|_| site.client()).collect::<Result<Vec<_>>>()?;
+        let running: Vec<_> = clients
+            .into_iter()
+            .enumerate()
+            .map(|(number, client)| {
+                let load = &load;
+                let keys = &keys[number];
+                scope.spawn(move || load.client(number, client, keys))
+            })
+            .collect();
+        let failed = load.goes_on().and_then(|()| {
+            load.is_at_risk.store(true, Ordering::SeqCst);
+            load.goes_on()?;
+            fails(&site, &load)?;
+            load.is_at_risk.store(false, Ordering::SeqCst);
+            load.goes_on()
+        });
+        load.ends.store(true, Ordering::SeqCst);
+        let counts = running.into_iter().map(|client| client.join().expect("it ends")).collect();
+        failed.and(counts)
+    })?;
+    let mut client = site.client()?;
+    for (key, count) in counts.iter().flatten() {
+        let said = client.ask(&format!("GET {key}"))?;
+        let value: u64 = said.lines().nth(1).with_context(|| format!("{key}: {said}"))?.parse()?;
+        let Count { answered, at_risk, uncertain } = *count;
+        let is_kept = (answered - at_risk..=answered + uncertain).contains(&value);
+        ensure!(is_kept && answered > 0, "{key}: {value} of {count:?}");
+    }
+    let others = load.others_refused.load(Ordering::SeqCst);
+    ensure!(others == 0, "{others} requests to other nodes were refused");
+    Ok(load.refused.into_inner().expect("nobody has failed"))
+}
+
+/// Waits until a key of the first primary is served by its replica.
+fn is_served(site: &Site) -> Result<()> {
+    let key = &site.cluster.keys_at(0, KEYS * CLIENTS + 1)[KEYS * CLIENTS];
+    let mut client = site.client()?;
+    let mut replica = Client::of(&site.cluster.replicas[0])?;
+    wait_until("its replica is no primary", || Ok(replica.ask("ROLE")?.contains("master")))?;
+    wait_until("it is not served", || Ok(client.ask(&format!("SET {key} new"))? == "+OK\r\n"))?;
+    replica.check(&format!("GET {key}"), &bulk("new"))
+}
+
+#[test]
+fn a_killed_primarys_writes_are_neither_lost_nor_doubled() -> Result<()> {
+    let refused = fail_over(NEVER, |site, load| {
+        site.cluster.nodes[0].signal(Signal::SIGKILL)?;
+        is_served(site)?;
+        load.goes_on()
+    })?;
+    ensure!(!refused.is_empty(), "nothing was noticed");
+    Ok(())
+}
+
+#[test]
+fn a_paused_primarys_writes_are_neither_lost_nor_doubled() -> Result<()> {
+    let refused = fail_over(SOON, |site, load| {
+        site.cluster.nodes[0].stall()?;
+        is_served(site)?;
+        load.goes_on()?;
+        // It comes back, and learns that it is a replica.
+        site.cluster.nodes[0].signal(Signal::SIGCONT)?;
+        wait_until("it is still a primary", || Ok(site.cluster.client(0)?.ask("ROLE")?.contains("slave")))?;
+        load.goes_on()
+    })?;
+    ensure!(!refused.is_empty(), "nothing was noticed");
+    Ok(())
+}
+
+#[test]
+fn a_failover_by_hand_is_not_noticed() -> Result<()> {
+    let refused = fail_over(NEVER, |site, load| {
+        load.is_at_risk.store(false, Ordering::SeqCst);
+        for place in [site.cluster.replicas.first(), site.cluster.nodes.first()] {
+            site.cluster.take_over(place.context("there is one")?)?;
+            load.goes_on()?;
+        }
+        Ok(())
+    })?;
+    ensure!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
