@@ -13,6 +13,8 @@ pub struct Cluster {
     pub seeds: Vec<StoreAddress>,
     /// How often a request follows `MOVED` or `ASK`; 1 to 16.
     pub max_redirects: u8,
+    /// True if `MSET` of keys in several slots is sent in parts, which may be written at different times.
+    pub split_writes: bool,
 }
 
 /// True if the service is before a cluster.
@@ -29,9 +31,12 @@ pub(super) fn read(
 ) -> Option<Cluster> {
     let is_on = s.get("cluster", one_of(&SWITCH)).unwrap_or(false);
     let max_redirects = s.get("max_redirects", number(1, 16)).unwrap_or(MAX_REDIRECTS) as u8;
+    let split_writes = s.get("split_writes", one_of(&SWITCH)).unwrap_or(false);
     if !is_on {
-        if s.has("max_redirects") {
-            s.fault("max_redirects", "means something only beside cluster = \"on\"".to_owned());
+        for key in ["max_redirects", "split_writes"] {
+            if s.has(key) {
+                s.fault(key, "means something only beside cluster = \"on\"".to_owned());
+            }
         }
         return None;
     }
@@ -84,7 +89,7 @@ pub(super) fn read(
             seeds.push(item.value.address);
         }
     }
-    Some(Cluster { seeds, max_redirects })
+    Some(Cluster { seeds, max_redirects, split_writes })
 }
 
 const UNIX: &str = "must be an address and a port: the other nodes of a cluster are not at Unix sockets";

@@ -67,6 +67,10 @@ fn redirects(of: &Backend) -> Option<u8> {
     of.cluster.as_ref().map(|cluster| cluster.max_redirects)
 }
 
+fn splits_writes(of: &Backend) -> Option<bool> {
+    of.cluster.as_ref().map(|cluster| cluster.split_writes)
+}
+
 fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str> {
     let (Some(backend), Some(other)) = (&old.backend, &new.backend) else {
         return changed(&[("backend", old.backend.is_some() != new.backend.is_some())]);
@@ -120,6 +124,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("backends", *pool != other.pool || seeds(backend) != seeds(other)),
         ("cluster", cluster.is_some() != other.cluster.is_some()),
         ("max_redirects", redirects(backend) != redirects(other)),
+        ("split_writes", splits_writes(backend) != splits_writes(other)),
         ("connections", *connections != other.connections),
         ("max_datagrams", *max_datagrams != other.max_datagrams),
         // Which commands are of a type may change, but not what types there are.

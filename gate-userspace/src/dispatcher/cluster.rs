@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     own: Vec<SocketAddr>,
     /// How often a request follows a redirection.
     pub(crate) max_redirects: u8,
+    /// True if writes of keys in several slots are split.
+    pub(crate) split_writes: bool,
     /// The place of each slot's node; [`UNSERVED`] if none is known.
     slots: Box<[AtomicU8]>,
     /// Raised before and after each change of a slot's node: odd while one is under way.
@@ -81,6 +83,7 @@ impl Cluster {
             service: service.to_owned(),
             own: own.to_vec(),
             max_redirects: cluster.max_redirects,
+            split_writes: cluster.split_writes,
             slots: (0..SLOTS).map(|_| AtomicU8::new(UNSERVED)).collect(),
             epoch: AtomicU64::new(0),
             serving: AtomicU64::new(0),
@@ -316,7 +319,7 @@ mod tests {
     fn cluster() -> Cluster {
         let seeds = ["127.0.0.1:1", "127.0.0.1:2"]
             .map(|seed| StoreAddress::Network(NetworkAddress::Fixed(seed.parse().unwrap())));
-        let config = config::Cluster { seeds: seeds.to_vec(), max_redirects: 3 };
+        let config = config::Cluster { seeds: seeds.to_vec(), max_redirects: 3, split_writes: false };
         Cluster::new("s", &config, &["127.0.0.1:9".parse().unwrap()])
     }
 

@@ -57,6 +57,7 @@ mod hot_restart;
 mod http;
 mod identity;
 mod intercepted;
+mod joined;
 mod limit_refusals;
 mod listen;
 mod member_counts;

@@ -11,6 +11,7 @@ use super::tenants::ledger::{Account, TenantId};
 use super::tenants::members::Member;
 use super::tenants::request_limits::LimitSet;
 use super::wire::Codec;
+use super::wire::parts::Join;
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
 
@@ -53,8 +54,8 @@ impl<W: Codec, C> Copy for Decoded<'_, W, C> {}
 pub(crate) enum Target {
     /// This one.
     One(NodeId),
-    /// The stores of its keys, each asked for the keys that it has.
-    Several,
+    /// The stores of its keys, each asked for the keys that it has; their replies are joined so.
+    Several(Join),
     /// None: no store alone can answer it.
     Nowhere,
     /// None: its keys are in several slots of a cluster.
@@ -67,7 +68,7 @@ impl Target {
     pub(crate) const fn node(self) -> NodeId {
         match self {
             Self::One(node) => node,
-            Self::Several | Self::Nowhere | Self::CrossSlot => NodeId::FIRST,
+            Self::Several(_) | Self::Nowhere | Self::CrossSlot => NodeId::FIRST,
         }
     }
 }

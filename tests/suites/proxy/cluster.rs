@@ -15,6 +15,7 @@ use gate_userspace::policy::placement;
 use nix::sys::signal::Signal;
 
 mod failover;
+mod split;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const CROSSSLOT: &str = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 186] = [
+const ORDER: [&str; 190] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -30,6 +30,7 @@ const ORDER: [&str; 186] = [
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",
     "pipeline/request.rs",
+    "pipeline/joined.rs",
     "pipeline/nodes.rs",
     "pipeline/presented.rs",
     "pipeline/redirections.rs",
@@ -151,6 +152,7 @@ const ORDER: [&str; 186] = [
     "tls/socket.rs",
     "tls/turns.rs",
     "split.rs",
+    "joined.rs",
     "request.rs",
     "store_place.rs",
     "cluster.rs",
@@ -172,7 +174,9 @@ const ORDER: [&str; 186] = [
     "wire/resp/session.rs",
     "wire/resp.rs",
     "wire/resp/cluster.rs",
+    "wire/resp/split.rs",
     "wire/mod.rs",
+    "wire/parts.rs",
     "wire/buffer.rs",
     "store_silence.rs",
     "tenants/retired.rs",

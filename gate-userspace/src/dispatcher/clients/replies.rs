@@ -60,6 +60,12 @@ impl Replies {
         self.slots.len() - self.parts.len()
     }
 
+    /// Places that are parts' of requests.
+    #[inline]
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
     /// The place that the next request will have.
     #[inline]
     pub(crate) fn next(&self) -> SeqNo {
@@ -112,6 +118,14 @@ impl Replies {
             self.slot_bytes -= bytes.len();
         }
         true
+    }
+
+    /// Forgets what has come of a reply before its turn.
+    pub(crate) fn forget(&mut self, seq: SeqNo) {
+        if let Slot::Part(bytes) | Slot::Whole(bytes) = self.slot(seq) {
+            let bytes = std::mem::take(bytes);
+            self.slot_bytes -= bytes.len();
+        }
     }
 
     /// The next request's whole reply.

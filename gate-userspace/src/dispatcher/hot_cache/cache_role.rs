@@ -43,7 +43,7 @@ pub(crate) enum CacheRole {
     /// gate's own query for the TTL of a reply, once there is that reply.
     QueryTtl(Option<Box<PendingTtl>>),
     /// None: it is a part of a request that is with several stores.
-    Part(Rc<Split>),
+    Part(Rc<Split<Mark>>),
 }
 
 impl CacheRole {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
+use super::nodes::refusal_of;
 use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;
@@ -52,7 +53,11 @@ impl<W: Wire> StoreEvents for Service<W> {
         {
             request.client.pool().identity().set_may_cache(false);
         }
-        if request.cache_role.is_coalesced() {
+        if let CacheRole::Part(split) = &request.cache_role
+            && let Some(joined) = &split.joined
+        {
+            self.joined_part(&request.client, (split, joined), request.seq, reply);
+        } else if request.cache_role.is_coalesced() {
             if is_first && W::is_for_one_client(reply.given()) {
                 request.cache_role.answer_is_for_one_client();
             }
@@ -86,11 +91,16 @@ impl<W: Wire> StoreEvents for Service<W> {
         }
         if let CacheRole::Part(split) = &request.cache_role {
             observations.batch.mark_unmeasurable();
-            if !is_paused {
-                self.admission.release_permit();
-            }
             let rows = request.features.reply_rows;
-            let outcome = PartOutcome::Answered { rows, bytes: received, sent, is_paused };
+            let outcome = if let Some(joined) = &split.joined {
+                let read = (rows, received);
+                self.joined_part_answered((split, joined), request.seq, read, (sent, is_paused))
+            } else {
+                if !is_paused {
+                    self.admission.release_permit();
+                }
+                PartOutcome::Answered { rows, bytes: received, sent, is_paused }
+            };
             self.end_split(&request.client, split, split.part_ended(outcome), now);
             return None;
         }
@@ -142,7 +152,11 @@ impl<W: Wire> StoreEvents for Service<W> {
         let replies = &client.conversation.borrow().replies;
         let has_several = self.settings.stores.len() > 1;
         // Replies that other stores have sent ahead wait for this one, not for the client.
-        let waiting = match has_several && request.seq == replies.first() {
+        let is_next = match &request.cache_role {
+            CacheRole::Part(split) if split.joined.is_some() && replies.first() == split.own => true,
+            _ => request.seq == replies.first(),
+        };
+        let waiting = match has_several && is_next {
             true => replies.output.len(),
             false => replies.waiting(),
         };
@@ -161,14 +175,25 @@ impl<W: Wire> StoreEvents for Service<W> {
     }
 
     fn paused(&self, request: &mut Self::InFlight) {
-        if !matches!(request.cache_role, CacheRole::QueryTtl(_)) {
-            self.admission.release_permit();
+        match &request.cache_role {
+            CacheRole::QueryTtl(_) => {}
+            CacheRole::Part(split) if let Some(joined) = &split.joined => {
+                self.joined_part_paused((split, joined), request.seq);
+            }
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::LeadFlight(_) | CacheRole::Part(_) => {
+                self.admission.release_permit();
+            }
         }
     }
 
     fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>) {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             return;
+        }
+        if let CacheRole::Part(split) = &request.cache_role
+            && let Some(joined) = &split.joined
+        {
+            return self.joined_part_failed(&request.client, (split, joined), request.seq, failure);
         }
         if !progress.is_paused {
             self.admission.release_permit();
@@ -178,8 +203,9 @@ impl<W: Wire> StoreEvents for Service<W> {
             // The client has read the beginning of its reply.
             return request.client.end(CloseCause::StoreFailed);
         }
-        let refusal = match failure {
-            Failure::UserRefused(why) | Failure::Astray(why) => {
+        let refusal = match refusal_of(failure) {
+            Ok(refusal) => refusal,
+            Err(why) => {
                 match request.cache_role {
                     CacheRole::LeadFlight(leader) => leader.complete_with(why),
                     CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
@@ -192,8 +218,6 @@ impl<W: Wire> StoreEvents for Service<W> {
                 }
                 return;
             }
-            Failure::Uncertain => Refusal::uncertain(),
-            Failure::Unsent { retry_after } => Refusal::after(Reason::StoreDown, retry_after),
         };
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),

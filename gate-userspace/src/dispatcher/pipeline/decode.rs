@@ -13,6 +13,7 @@ use crate::dispatcher::clients::refusal_pace::Work;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::parts::MOST_PARTS;
 use crate::protocol::Step;
 
 impl<W: Wire> Service<W> {
@@ -27,6 +28,7 @@ impl<W: Wire> Service<W> {
             None => PAUSE_OUTPUT,
         };
         replies.outstanding() < limits.max_depth
+            && replies.parts() < MOST_PARTS
             && replies.waiting() < output_limit.min(limits.max_output)
             && !client.order.waits()
             && !(client.awaits_lane.get() && replies.outstanding() > 0)

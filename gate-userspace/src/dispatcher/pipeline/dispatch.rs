@@ -135,7 +135,11 @@ impl<W: Wire> Service<W> {
         let store = in_flight.client.store(in_flight.node);
         let follow_up = match in_flight.cache_role {
             CacheRole::LeadFlight(_) => query_ttl(&in_flight, request, bytes),
-            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) | CacheRole::Part(_) => None,
+            CacheRole::Part(ref split) => match &split.joined {
+                Some(joined) => return self.send_runs(&in_flight, (split, joined), request, bytes, now),
+                None => None,
+            },
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => None,
         };
         let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
         store.send(in_flight, request, bytes, (follow_up, slow), now);
@@ -156,8 +160,14 @@ impl<W: Wire> Service<W> {
             QueueItem::Shared { in_flight, .. } => in_flight,
             QueueItem::Dedicated { client, .. } => return client.end_wait(Err(refusal)),
         };
+        let of_whole = (in_flight.charged.tenant, in_flight.charged.class.query_type);
+        self.sample_late_refusal(&in_flight.client, of_whole, &refusal);
+        if let CacheRole::Part(split) = &in_flight.cache_role
+            && let Some(joined) = &split.joined
+        {
+            return self.refuse_runs(&in_flight, (split, joined), refusal);
+        }
         let InFlight { client, seq, charged, silent, cache_role, .. } = in_flight;
-        self.sample_late_refusal(&client, (charged.tenant, charged.class.query_type), &refusal);
         if let CacheRole::Part(split) = cache_role {
             return self.end_part(&client, &split, seq, PartOutcome::Refused(refusal, charged.price));
         }

@@ -25,6 +25,7 @@ use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
+use crate::dispatcher::wire::parts::Join;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::explanation::{Asker, Explanation, Question, Verdict, encode, shown};
 use crate::protocol::{Refusal, Rule, Step};
@@ -214,22 +215,29 @@ impl<W: Wire> Service<W> {
             explained.notes.push(match target {
                 _ if self.presents(decoded) => "gate answers it, as the one node that it shows".to_owned(),
                 Target::One(node) => format!("it goes to {}", self.settings.address(node)),
-                Target::Several | Target::Nowhere | Target::CrossSlot => {
+                Target::Several(_) | Target::Nowhere | Target::CrossSlot => {
                     "its keys are at several stores: each gets a request for its own".to_owned()
                 }
             });
         }
         let mut nodes: Vec<NodeId> = match target {
-            Target::Several => W::keys(request, bytes).map(|key| self.settings.node_of(key)).collect(),
+            Target::Several(Join::InTurn) => {
+                W::keys(request, bytes).map(|key| self.settings.node_of(key)).collect()
+            }
+            Target::Several(_) => {
+                let runs = &self.part_buffers.borrow().runs;
+                runs.iter().map(|run| NodeId::at(run.at.node)).collect()
+            }
             Target::One(_) | Target::Nowhere | Target::CrossSlot => vec![target.node()],
         };
+        let is_joined = matches!(target, Target::Several(join) if join != Join::InTurn);
         nodes.sort_unstable();
         nodes.dedup();
         let stores = || nodes.iter().map(|node| client.store(*node));
         if stores().all(|store| store.has_window(is_slow)) && self.admission.may_take_permit(is_slow) {
             let refusals: Vec<_> = stores().filter_map(|store| store.accepts(now).err()).collect();
             match refusals.first() {
-                Some(refusal) if refusals.len() == nodes.len() => return Err((*refusal).into()),
+                Some(refusal) if refusals.len() == nodes.len() || is_joined => return Err((*refusal).into()),
                 Some(_) => explained.notes.push(format!(
                     "the keys of {} of {} stores are missing: they are down",
                     refusals.len(),

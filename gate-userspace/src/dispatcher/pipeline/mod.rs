@@ -27,6 +27,7 @@ mod dispatch;
 mod exchange;
 mod explain;
 mod housekeeping;
+mod joined;
 mod login;
 pub(super) mod nodes;
 mod pending_logins;

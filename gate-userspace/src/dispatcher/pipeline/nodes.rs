@@ -20,12 +20,16 @@ use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::cluster::Cluster;
 use crate::dispatcher::hot_cache::CacheRole;
+use crate::dispatcher::hot_cache::versions::Mark;
+use crate::dispatcher::joined::Joined;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, SeqNo, Target};
 use crate::dispatcher::split::{PartOutcome, Read, Split, SplitOutcome};
 use crate::dispatcher::store_place::NodeId;
+use crate::dispatcher::stores::events::Failure;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
+use crate::dispatcher::wire::parts::{Join, KeyPlace};
 use crate::dispatcher::wire::{Placed, Wire};
 use crate::protocol::{Refusal, Rule};
 
@@ -35,6 +39,13 @@ pub(super) struct Parts {
     count: u32,
     /// A bit for each part that was not sent.
     failed: u64,
+}
+
+impl Parts {
+    /// So many parts, all sent.
+    pub(super) fn all_sent(count: usize) -> Self {
+        Self { count: count as u32, failed: 0 }
+    }
 }
 
 impl<W: Wire> Service<W> {
@@ -54,17 +65,17 @@ impl<W: Wire> Service<W> {
         if let Some(cluster) = &self.settings.cluster {
             return self.target_in_cluster(cluster, client, request, bytes, now);
         }
-        match W::placed(request) {
-            Placed::AtKeys { splits } => {
+        match W::placed(request, bytes) {
+            Placed::AtKeys(splits) => {
                 let mut nodes = W::keys(request, bytes).map(|key| self.settings.node_of(key));
-                match nodes.next() {
-                    Some(first) if nodes.all(|node| node == first) => Target::One(first),
-                    Some(_) if splits => Target::Several,
-                    Some(_) | None => Target::Nowhere,
+                match (nodes.next(), splits.join(false)) {
+                    (Some(first), _) if nodes.all(|node| node == first) => Target::One(first),
+                    (Some(_), Some(join)) => Target::Several(join),
+                    (Some(_), None) | (None, _) => Target::Nowhere,
                 }
             }
             Placed::Anywhere => Target::One(self.any_node(client, now)),
-            Placed::Nowhere => Target::Nowhere,
+            Placed::Everywhere(_) | Placed::Nowhere => Target::Nowhere,
         }
     }
 
@@ -82,7 +93,11 @@ impl<W: Wire> Service<W> {
         match node_in_cluster::<W>(cluster, request, bytes) {
             Ok(Some(node)) => Target::One(node),
             Ok(None) => Target::One(self.any_node(client, now)),
-            Err(target) => target,
+            Err(Target::CrossSlot) => self.split_by_slot(cluster, client, request, bytes, now),
+            Err(target) => match W::placed(request, bytes) {
+                Placed::Everywhere(join) => self.split_to_all(cluster, bytes, join),
+                Placed::AtKeys(_) | Placed::Anywhere | Placed::Nowhere => target,
+            },
         }
     }
 
@@ -104,7 +119,7 @@ impl<W: Wire> Service<W> {
     /// The rule by which a request is refused that goes to no store.
     pub(super) fn refused_by_stores(&self, target: Target) -> Option<Rule> {
         match target {
-            Target::One(_) | Target::Several => None,
+            Target::One(_) | Target::Several(_) => None,
             Target::CrossSlot => Some(Rule::CrossSlot),
             Target::Nowhere if self.settings.cluster.is_some() => Some(Rule::Cluster),
             Target::Nowhere => Some(Rule::Backends),
@@ -143,14 +158,23 @@ impl<W: Wire> Service<W> {
     pub(super) fn send_parts(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
+        join: Join,
         charged: Charged,
         ledger: &mut Ledger,
         now: Nanos,
     ) -> Result<Parts, Refusal> {
+        if join != Join::InTurn {
+            return self.send_joined(decoded, join, charged, ledger, now);
+        }
         let Decoded { slot: ReplySlot { seq, .. }, request, bytes, .. } = decoded;
         let buffers = &mut *self.part_buffers.borrow_mut();
-        buffers.iter_mut().for_each(Vec::clear);
-        W::split(request, bytes, |key| self.settings.node_of(key).index(), buffers);
+        buffers.clear();
+        let place_of = |key: &[u8]| {
+            let node = self.settings.node_of(key).index();
+            KeyPlace { node, slot: node }
+        };
+        W::split(request, bytes, place_of, buffers);
+        let buffers = &buffers.stores;
         let count = buffers.iter().filter(|part| !part.is_empty()).count() as u32;
         let mut parts = Parts { count, failed: 0 };
         let end = SeqNo(seq.0 + u64::from(count));
@@ -176,7 +200,7 @@ impl<W: Wire> Service<W> {
         decoded: Decoded<'_, W, Session<W>>,
         place: u32,
         node: NodeId,
-        (split, bytes): (&Rc<Split>, &[u8]),
+        (split, bytes): (&Rc<Split<Mark>>, &[u8]),
         ledger: &Ledger,
         now: Nanos,
     ) -> Result<(), PartOutcome> {
@@ -209,7 +233,7 @@ impl<W: Wire> Service<W> {
     }
 
     /// A part is sent: with the first one the request counts as passed.
-    pub(super) fn part_passes(&self, split: &Split, ledger: &Ledger) {
+    pub(super) fn part_passes(&self, split: &Split<Mark>, ledger: &Ledger) {
         if split.passes() {
             self.admission.count_passed(ledger, &mut split.charged.clone());
         }
@@ -273,7 +297,13 @@ impl<W: Wire> Service<W> {
     }
 
     /// A part has no answer of its store.
-    pub(super) fn end_part(&self, client: &Rc<Session<W>>, split: &Split, seq: SeqNo, outcome: PartOutcome) {
+    pub(super) fn end_part(
+        &self,
+        client: &Rc<Session<W>>,
+        split: &Split<Mark>,
+        seq: SeqNo,
+        outcome: PartOutcome,
+    ) {
         self.metrics.count(Event::PartFailed);
         if !client.is_gone() {
             client.conversation.borrow_mut().replies.whole(seq);
@@ -286,14 +316,16 @@ impl<W: Wire> Service<W> {
     pub(super) fn end_split(
         &self,
         client: &Rc<Session<W>>,
-        split: &Split,
+        split: &Split<Mark>,
         outcome: Option<SplitOutcome>,
         now: Nanos,
     ) {
         let Some(outcome) = outcome else { return };
+        split.joined.as_ref().and_then(Joined::take_mark).into_iter().for_each(Mark::over);
         let whole = &split.charged;
         match outcome {
-            SplitOutcome::Answered(Read { rows, bytes, sent, is_paused }) => {
+            SplitOutcome::Answered(Read { rows, bytes, sent, is_paused })
+            | SplitOutcome::Declined(Read { rows, bytes, sent, is_paused }) => {
                 self.admission.record_reply(whole, &split.features(rows), bytes);
                 if !is_paused {
                     self.admission
@@ -315,12 +347,28 @@ impl<W: Wire> Service<W> {
         if client.is_gone() {
             return;
         }
-        match outcome {
-            SplitOutcome::Answered(_) | SplitOutcome::InPart => {
-                self.answer(client, split.end, W::END_OF_PARTS)
-            }
-            SplitOutcome::Refused(refusal) => self.refuse_queued(client, split.end, false, refusal),
+        if let Some(joined) = &split.joined {
+            return self.answer_joined(client, (split, joined), outcome);
         }
+        match outcome {
+            SplitOutcome::Answered(_) | SplitOutcome::Declined(_) | SplitOutcome::InPart => {
+                self.answer(client, split.own, W::END_OF_PARTS)
+            }
+            SplitOutcome::Refused(refusal) => self.refuse_queued(client, split.own, false, refusal),
+        }
+    }
+}
+
+/// The refusal of a request that has failed at its store.
+///
+/// # Errors
+///
+/// The reply to its client, if that is known.
+pub(super) fn refusal_of(failure: Failure<'_>) -> Result<Refusal, &[u8]> {
+    match failure {
+        Failure::UserRefused(why) | Failure::Astray(why) => Err(why),
+        Failure::Uncertain => Ok(Refusal::uncertain()),
+        Failure::Unsent { retry_after } => Ok(Refusal::after(Reason::StoreDown, retry_after)),
     }
 }
 

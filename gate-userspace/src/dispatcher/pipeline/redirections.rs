@@ -201,7 +201,7 @@ impl<W: Wire> Service<W> {
 /// If no node alone answers it.
 #[inline]
 pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Option<usize>, Target> {
-    match W::placed(request) {
+    match W::placed(request, bytes) {
         Placed::AtKeys { .. } => {
             let mut slots = W::keys(request, bytes).map(placement::slot);
             let first = slots.next();
@@ -211,7 +211,7 @@ pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Opt
             Ok(first)
         }
         Placed::Anywhere => Ok(W::slot(request, bytes)),
-        Placed::Nowhere => Err(Target::Nowhere),
+        Placed::Everywhere(_) | Placed::Nowhere => Err(Target::Nowhere),
     }
 }
 

@@ -227,8 +227,8 @@ impl<W: Wire> Service<W> {
             };
         self.admission.admit(ledger, &charged, now)?;
         self.hot.sample(decoded, self.settings.service, ledger);
-        if decoded.target == Target::Several {
-            return self.send_parts(decoded, charged, ledger, now).map(Verdict::SentInParts);
+        if let Target::Several(join) = decoded.target {
+            return self.send_parts(decoded, join, charged, ledger, now).map(Verdict::SentInParts);
         }
         self.send(decoded, charged, decision, ledger, now)?;
         Ok(Verdict::Sent)

@@ -33,6 +33,7 @@ use crate::dispatcher::stores::pool::{Pool, PoolSize, Pools};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::Ledger;
 use crate::dispatcher::tls::turns::Turns;
+use crate::dispatcher::wire::parts::PartBuffers;
 use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::Refusal;
 
@@ -68,7 +69,7 @@ pub(crate) struct Service<W: Wire> {
     /// Requests that nodes of a cluster have sent to others.
     pub(super) redirected: RefCell<Vec<RedirectedRequest<W, Session<W>>>>,
     /// The requests to each store that a client's is being split into.
-    pub(super) part_buffers: RefCell<Vec<Vec<u8>>>,
+    pub(super) part_buffers: RefCell<PartBuffers>,
     /// The cache of hot keys.
     pub(crate) hot: HotCache<W, Session<W>>,
     /// The shared connections.
@@ -175,7 +176,7 @@ impl<W: Wire> Service<W> {
             pools,
             lines,
             redirected: RefCell::default(),
-            part_buffers: RefCell::new(vec![Vec::new(); stores]),
+            part_buffers: RefCell::new(PartBuffers::new(stores)),
             metrics,
             service_metrics,
             verdicts,

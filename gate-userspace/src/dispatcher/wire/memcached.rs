@@ -4,6 +4,7 @@ use gate_common::units::Nanos;
 use memchr::memchr;
 
 use self::multiget::{END, Multiget};
+use super::parts::{Join, KeyPlace, PartBuffers, Splits};
 use super::{Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Placed, Route, Stateless, Ttl, Wire};
 use crate::clock;
 use crate::protocol::deny::Deny;
@@ -128,13 +129,13 @@ impl Codec for Memcached {
     }
 
     #[inline]
-    fn placed(request: &Request) -> Placed {
+    fn placed(request: &Request, _bytes: &[u8]) -> Placed {
         // The same key has other spellings, and would be at other stores.
         if request.base64 {
             return Placed::Nowhere;
         }
         match request.command {
-            Command::Get | Command::Gets => Placed::AtKeys { splits: true },
+            Command::Get | Command::Gets => Placed::AtKeys(Splits::Always(Join::InTurn)),
             Command::Gat
             | Command::Gats
             | Command::Set
@@ -151,7 +152,7 @@ impl Codec for Memcached {
             | Command::MetaSet
             | Command::MetaDelete
             | Command::MetaArithmetic
-            | Command::MetaDebug => Placed::AtKeys { splits: false },
+            | Command::MetaDebug => Placed::AtKeys(Splits::Never),
             Command::MetaNoop | Command::Version | Command::Quit | Command::StatsGate => Placed::Anywhere,
             Command::FlushAll
             | Command::Verbosity
@@ -165,9 +166,10 @@ impl Codec for Memcached {
         }
     }
 
-    fn split(request: &Request, bytes: &[u8], node_of: impl Fn(&[u8]) -> usize, parts: &mut [Vec<u8>]) {
+    fn split(request: &Request, bytes: &[u8], place_of: impl Fn(&[u8]) -> KeyPlace, parts: &mut PartBuffers) {
+        let parts = &mut parts.stores;
         for key in request.keys(bytes) {
-            let part = &mut parts[node_of(key)];
+            let part = &mut parts[place_of(key).node];
             if part.is_empty() {
                 part.extend_from_slice(request.command.name().as_bytes());
             }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
+use self::parts::{Join, KeyPlace, PartBuffers, PartReply, Splits};
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::store_silence::PauseChange;
 use crate::protocol::deny::Deny;
@@ -20,6 +21,7 @@ use crate::protocol::{Class, Refusal, RequestMeta, Rule, Step};
 
 pub(super) mod buffer;
 pub(super) mod memcached;
+pub(super) mod parts;
 pub(super) mod resp;
 
 /// A protocol: its codec, what of it can be cached, and the state that its connections keep.
@@ -93,20 +95,29 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// True if these are all keys that it reads or writes, each as the store knows it.
     fn names_all_keys(request: &Self::Request) -> bool;
 
-    /// The stores that can answer a request, where several share the keys.
+    /// The stores that can answer a request, where several share the keys; `bytes` are all of it.
     #[inline]
-    fn placed(_request: &Self::Request) -> Placed {
+    fn placed(_request: &Self::Request, _bytes: &[u8]) -> Placed {
         Placed::Anywhere
     }
 
-    /// Appends a request for the keys of each store to its part. `node_of` is the place of a key's store.
+    /// Splits a request into one for each store of its keys, or for each run of them.
     fn split(
         _request: &Self::Request,
         _bytes: &[u8],
-        _node_of: impl Fn(&[u8]) -> usize,
-        _parts: &mut [Vec<u8>],
+        _place_of: impl Fn(&[u8]) -> KeyPlace,
+        _parts: &mut PartBuffers,
     ) {
     }
+
+    /// The beginning of the reply to a part with so many keys; `None` if it is an error, or none that can be joined.
+    fn part_reply(_join: Join, _keys: u32, _reply: &[u8]) -> Option<PartReply> {
+        None
+    }
+
+    /// Appends the reply to a request of so many keys whose parts' numbers have this sum; of one with values, what is ahead of them; of
+    /// one whose parts' replies are alike, nothing.
+    fn joined(_join: Join, _keys: u32, _sum: u64, _out: &mut Vec<u8>) {}
 
     /// The request that a part is; its reply has no end.
     fn part(_bytes: &[u8]) -> Option<Self::Request> {
@@ -305,10 +316,12 @@ pub(crate) struct ClusterView<'s> {
 /// The stores that can answer a request, where several share the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
-    /// The stores of its keys; where there are several it can be split, or not.
-    AtKeys { splits: bool },
+    /// The stores of its keys; where there are several it is split, or not.
+    AtKeys(Splits),
     /// Each answers it alike.
     Anywhere,
+    /// None alone: all are asked.
+    Everywhere(Join),
     /// None alone.
     Nowhere,
 }

@@ -6,6 +6,7 @@
 use gate_common::units::Nanos;
 
 use super::buffer::Buffer;
+use super::parts::{Join, KeyPlace, PartBuffers, PartReply};
 use super::{
     Answer, Cacheable, ClusterView, Codec, FaultHandling, Link, MAX_BUFFERED_REQUEST, MalformedReply, Placed,
     Route, Ttl, Wire,
@@ -23,6 +24,9 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 mod cluster;
 mod occupancy;
 mod session;
+mod split;
+#[cfg(test)]
+mod tests;
 
 /// Redis' protocol.
 #[derive(Debug)]
@@ -139,12 +143,24 @@ impl Codec for Resp {
         request.meta.keys > 0
     }
 
-    fn placed(request: &Request) -> Placed {
-        cluster::placed(request)
+    fn placed(request: &Request, bytes: &[u8]) -> Placed {
+        cluster::placed(request, bytes)
     }
 
     fn slot(request: &Request, bytes: &[u8]) -> Option<usize> {
         cluster::slot(request, bytes)
+    }
+
+    fn split(request: &Request, bytes: &[u8], place_of: impl Fn(&[u8]) -> KeyPlace, parts: &mut PartBuffers) {
+        split::split(request, bytes, place_of, parts);
+    }
+
+    fn part_reply(join: Join, keys: u32, reply: &[u8]) -> Option<PartReply> {
+        split::part_reply(join, keys, reply)
+    }
+
+    fn joined(join: Join, keys: u32, sum: u64, out: &mut Vec<u8>) {
+        split::joined(join, keys, sum, out);
     }
 
     fn may_run_code(request: &Request) -> bool {
@@ -335,106 +351,3 @@ fn is_redirection(error: &[u8]) -> bool {
 const CLUSTER: &[u8] = b"-ERR gate does not support a store in cluster mode\r\n";
 /// A reply that is waited for, rather than passed on in pieces.
 const SHORT_REPLY: usize = 16 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protocol::Access;
-
-    #[test]
-    fn what_is_shared_only_reads_one_key() {
-        let request = |line: &str| {
-            let mut decoder = Decoder::new(Limits::default());
-            let line = format!("{line}\r\n");
-            let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
-            let bytes = decoder.bytes(&request, line.as_bytes()).to_vec();
-            (request, bytes)
-        };
-        let shared = [
-            "bitcount",
-            "bitfield_ro",
-            "bitpos",
-            "exists",
-            "geodist",
-            "geohash",
-            "geopos",
-            "georadius_ro",
-            "georadiusbymember_ro",
-            "geosearch",
-            "get",
-            "getbit",
-            "getrange",
-            "hexists",
-            "hget",
-            "hgetall",
-            "hkeys",
-            "hlen",
-            "hmget",
-            "hstrlen",
-            "hvals",
-            "lindex",
-            "llen",
-            "lpos",
-            "lrange",
-            "scard",
-            "sismember",
-            "smembers",
-            "smismember",
-            "strlen",
-            "substr",
-            "type",
-            "xlen",
-            "xrange",
-            "xrevrange",
-            "zcard",
-            "zcount",
-            "zlexcount",
-            "zmscore",
-            "zrange",
-            "zrangebylex",
-            "zrangebyscore",
-            "zrank",
-            "zrevrange",
-            "zrevrangebylex",
-            "zrevrangebyscore",
-            "zrevrank",
-            "zscore",
-        ];
-        for command in Command::all() {
-            let name = command.name();
-            let (request, bytes) = request(&format!("{} key", name.replace('|', " ")));
-            assert_eq!(Resp::is_coalescable(&request), shared.contains(&name), "{name}");
-            if shared.contains(&name) {
-                assert_eq!((request.meta.access, request.meta.keys), (Access::Read, 1), "{name}");
-                assert_eq!(request.state, State::Shared, "{name}");
-                assert!(Resp::has_one_answer(&request), "{name}");
-                let (query, bytes) = Resp::query_ttl(&request, &bytes).unwrap();
-                assert_eq!(query.command, Command::named("pttl"));
-                assert_eq!(bytes, b"*2\r\n$4\r\nPTTL\r\n$3\r\nkey\r\n");
-            }
-        }
-        assert!(!Resp::is_coalescable(&request("exists key other").0), "two keys");
-    }
-
-    #[test]
-    fn a_keys_ttl_is_what_the_store_says() {
-        let value = b"$1\r\nv\r\n";
-        for (answer, said, ttl) in [
-            (&value[..], ":250\r\n", Ttl::AtMost(Nanos::from_millis(250))),
-            (value, ":0\r\n", Ttl::AtMost(Nanos::ZERO)),
-            (value, ":-1\r\n", Ttl::Unbounded),
-            // It has gone since.
-            (value, ":-2\r\n", Ttl::AtMost(Nanos::ZERO)),
-            (b"$-1\r\n", ":-2\r\n", Ttl::Unbounded),
-            (b"+none\r\n", ":-2\r\n", Ttl::Unbounded),
-            // It was the first of its sorted set, or there is no set.
-            (b":0\r\n", ":-2\r\n", Ttl::AtMost(Nanos::ZERO)),
-            (value, "-NOPERM\r\n", Ttl::AtMost(Nanos::ZERO)),
-        ] {
-            assert_eq!(Resp::ttl(answer, said.as_bytes()), ttl, "{said}");
-        }
-        assert!(
-            Resp::is_cacheable(value) && !Resp::is_cacheable(b"-WRONGTYPE\r\n") && !Resp::is_cacheable(b"")
-        );
-    }
-}

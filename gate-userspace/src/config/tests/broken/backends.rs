@@ -56,7 +56,7 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "\"memcached\"",
-        "\"resp\"\ncluster = \"on\"\nbackends = [\"unix:/run/a.sock\", \"127.0.0.1:1 weight=2\", \"127.0.0.1:2\", \"127.0.0.1:2\", \"0.0.0.0:3\"]\nhash = \"crc16\"\nbackend_tls = { ca = \"/ca.pem\" }\nmax_redirects = \"0\"",
+        "\"resp\"\ncluster = \"on\"\nbackends = [\"unix:/run/a.sock\", \"127.0.0.1:1 weight=2\", \"127.0.0.1:2\", \"127.0.0.1:2\", \"0.0.0.0:3\"]\nhash = \"crc16\"\nbackend_tls = { ca = \"/ca.pem\" }\nmax_redirects = \"0\"\nsplit_writes = \"some\"",
         &[
             r#"7: service[0].backends[0] = "unix:/run/a.sock": must be an address and a port: the other nodes of a cluster are not at Unix sockets"#,
             r#"7: service[0].backends[1] = "127.0.0.1:1 weight=2": must be an address alone beside cluster, e.g. "198.18.0.1:6379": its nodes say which keys they have"#,
@@ -65,6 +65,7 @@ pub(super) const ROWS: &[Broken] = &[
             r#"8: service[0].hash = "crc16": has no meaning beside cluster, whose nodes say which keys they have; leave it out"#,
             r#"9: service[0].backend_tls: cannot be used beside cluster: gate speaks plainly to its nodes; leave it out"#,
             r#"10: service[0].max_redirects = "0": must be a whole number from 1 to 16"#,
+            r#"11: service[0].split_writes = "some": must be "on" or "off""#,
         ],
     ),
     (
@@ -74,8 +75,11 @@ pub(super) const ROWS: &[Broken] = &[
     ),
     (
         "\"memcached\"",
-        "\"resp\"\nmax_redirects = \"2\"\nbackend = \"unix:/run/a.sock\"",
-        &[r#"6: service[0].max_redirects = "2": means something only beside cluster = "on""#],
+        "\"resp\"\nmax_redirects = \"2\"\nsplit_writes = \"on\"\nbackend = \"unix:/run/a.sock\"",
+        &[
+            r#"6: service[0].max_redirects = "2": means something only beside cluster = "on""#,
+            r#"7: service[0].split_writes = "on": means something only beside cluster = "on""#,
+        ],
     ),
     (
         "\"memcached\"",

@@ -9,9 +9,12 @@ use crate::protocol::resp::cluster::SLOTS;
 use crate::protocol::resp::{Command, Request, State};
 
 /// The nodes that can answer a request.
-pub(super) fn placed(request: &Request) -> Placed {
+pub(super) fn placed(request: &Request, bytes: &[u8]) -> Placed {
     if request.meta.keys > 0 {
-        return Placed::AtKeys { splits: false };
+        return Placed::AtKeys(super::split::splits(request));
+    }
+    if let Some(join) = super::split::asks_all(request, bytes) {
+        return Placed::Everywhere(join);
     }
     match request.state {
         // Each is about the keys or the clients of one node, and would be taken for all of them.
@@ -229,6 +232,7 @@ const NOWHERE: [Command; 30] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatcher::wire::parts::{Join, Splits};
     use crate::protocol::Step;
     use crate::protocol::resp::{Decoder, Limits};
 
@@ -250,9 +254,11 @@ mod tests {
 
     #[test]
     fn a_request_goes_where_its_slot_is_or_nowhere() {
-        let nowhere = ["flushall", "DBSIZE", "scan 0", "keys *", "client tracking on", "monitor", "wait 1 0"];
+        let nowhere =
+            ["swapdb 0 1", "RANDOMKEY", "scan 0", "keys *", "client tracking on", "monitor", "wait 1 0"];
         for line in nowhere {
-            assert_eq!(placed(&request(line).0), Placed::Nowhere, "{line}");
+            let (request, bytes) = request(line);
+            assert_eq!(placed(&request, &bytes), Placed::Nowhere, "{line}");
         }
         for (line, about) in [
             ("ping", None),
@@ -265,10 +271,26 @@ mod tests {
             ("cluster countkeysinslot 16384", None),
         ] {
             let (request, bytes) = request(line);
-            assert_eq!((placed(&request), slot(&request, &bytes)), (Placed::Anywhere, about), "{line}");
+            assert_eq!(
+                (placed(&request, &bytes), slot(&request, &bytes)),
+                (Placed::Anywhere, about),
+                "{line}"
+            );
         }
-        assert_eq!(placed(&request("mget a b").0), Placed::AtKeys { splits: false });
-        assert_eq!(placed(&request("watch a").0), Placed::AtKeys { splits: false });
+        for (line, at) in [
+            ("mget a b", Placed::AtKeys(Splits::Always(Join::Values))),
+            ("watch a", Placed::AtKeys(Splits::Never)),
+            ("dbsize", Placed::Everywhere(Join::Total)),
+            ("flushall async", Placed::Everywhere(Join::Same)),
+            ("flushdb", Placed::Everywhere(Join::Same)),
+            ("script load x", Placed::Everywhere(Join::Same)),
+            ("SCRIPT FLUSH", Placed::Everywhere(Join::Same)),
+            ("script exists x", Placed::Nowhere),
+            ("script", Placed::Nowhere),
+        ] {
+            let (request, bytes) = request(line);
+            assert_eq!(placed(&request, &bytes), at, "{line}");
+        }
     }
 
     #[test]

@@ -1,0 +1,93 @@
+//! Requests that are sent in parts, and how the replies to the parts become one.
+
+/// The way in which the replies to the parts of a request become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// As they come, one store's after the other's, and an end: the keys of a store that fails are missing.
+    InTurn,
+    /// One array of all values, in the order of the keys.
+    Values,
+    /// The sum: of each part at most so much as it has keys.
+    Sum,
+    /// The sum.
+    Total,
+    /// Any of them: all are alike.
+    Same,
+}
+
+/// Requests of several keys that are sent in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Splits {
+    /// No: one store has all keys, or the request is refused.
+    Never,
+    /// Always.
+    Always(Join),
+    /// Where the configuration allows that some of its keys are written before others.
+    Writes(Join),
+}
+
+impl Splits {
+    /// The way in which the replies are joined; `None` if the request is not split. `writes` is true if writes may be.
+    #[inline]
+    pub(crate) fn join(self, writes: bool) -> Option<Join> {
+        match self {
+            Self::Always(join) => Some(join),
+            Self::Writes(join) => writes.then_some(join),
+            Self::Never => None,
+        }
+    }
+}
+
+/// The place of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyPlace {
+    /// The place of its store.
+    pub(crate) node: usize,
+    /// The slot of a cluster, whose keys alone can be in one request; the store's place where there are none.
+    pub(crate) slot: usize,
+}
+
+/// Neighbouring keys of one request that are at one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) at: KeyPlace,
+    pub(crate) keys: u32,
+    /// The length of the request for them, in bytes.
+    pub(crate) len: usize,
+}
+
+/// The requests that one is split into.
+#[derive(Debug, Default)]
+pub(crate) struct PartBuffers {
+    /// The requests to each store, one behind the other.
+    pub(crate) stores: Vec<Vec<u8>>,
+    /// Those of a request that is sent by runs, in the order of its keys.
+    pub(crate) runs: Vec<Run>,
+}
+
+impl PartBuffers {
+    /// Empty ones for so many stores.
+    pub(crate) fn new(stores: usize) -> Self {
+        Self { stores: vec![Vec::new(); stores], runs: Vec::new() }
+    }
+
+    /// Forgets all requests.
+    pub(crate) fn clear(&mut self) {
+        self.stores.iter_mut().for_each(Vec::clear);
+        self.runs.clear();
+    }
+}
+
+/// The parts of a request. One that has more is refused: each takes memory like a request.
+pub(crate) const MOST_PARTS: usize = 1_024;
+
+/// The beginning of the reply to a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartReply {
+    /// Values, behind so many bytes.
+    Values(usize),
+    /// A number.
+    Number(u64),
+    /// All of it.
+    Whole,
+}

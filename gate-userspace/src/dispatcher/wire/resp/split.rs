@@ -1,0 +1,205 @@
+//! Requests about keys in several slots of a cluster, which no node answers as a whole: those that are split, and their replies.
+//!
+//! A node refuses a request about several slots, even where it has all of them. So each run of neighbouring keys of one slot is a
+//! request of its own: the runs' values, one behind the other, are in the order of the keys.
+
+use std::io::Write as _;
+
+use crate::dispatcher::wire::parts::{Join, KeyPlace, MOST_PARTS, PartBuffers, PartReply, Run, Splits};
+use crate::protocol::resp::{Command, Request};
+
+/// The requests that are split.
+pub(super) fn splits(request: &Request) -> Splits {
+    // Of one that is streamed not all keys are known.
+    if request.streamed || request.meta.keys < 2 {
+        return Splits::Never;
+    }
+    match request.command {
+        MGET => Splits::Always(Join::Values),
+        DEL | EXISTS | TOUCH | UNLINK => Splits::Always(Join::Sum),
+        MSET if request.args % 2 == 1 => Splits::Writes(Join::Same),
+        _ => Splits::Never,
+    }
+}
+
+/// The way in which all nodes answer a request about what each of them has; `None` if it is no such request.
+pub(super) fn asks_all(request: &Request, bytes: &[u8]) -> Option<Join> {
+    // Of one that is streamed not all is known.
+    if request.streamed {
+        return None;
+    }
+    match request.command {
+        DBSIZE => Some(Join::Total),
+        FLUSHALL | FLUSHDB => Some(Join::Same),
+        SCRIPT => {
+            let word = request.args(bytes).nth(1)?;
+            let is_for_all = word.eq_ignore_ascii_case(b"LOAD") || word.eq_ignore_ascii_case(b"FLUSH");
+            is_for_all.then_some(Join::Same)
+        }
+        _ => None,
+    }
+}
+
+/// Appends a request for each run of keys that are at one place; none if there are more than [`MOST_PARTS`].
+pub(super) fn split(
+    request: &Request,
+    bytes: &[u8],
+    place_of: impl Fn(&[u8]) -> KeyPlace,
+    parts: &mut PartBuffers,
+) {
+    let each = if request.command == MSET { 2 } else { 1 };
+    let mut args = request.args(bytes);
+    let name = args.next().unwrap_or_default();
+    for key in args.clone().step_by(each) {
+        let at = place_of(key);
+        match parts.runs.last_mut() {
+            Some(run) if run.at.slot == at.slot => run.keys += 1,
+            Some(_) | None => parts.runs.push(Run { at, keys: 1, len: 0 }),
+        }
+        if parts.runs.len() > MOST_PARTS {
+            return;
+        }
+    }
+    for run in &mut parts.runs {
+        let out = &mut parts.stores[run.at.node];
+        let before = out.len();
+        let count = run.keys as usize * each;
+        // Into memory it cannot fail.
+        let _ = write!(out, "*{}\r\n", count + 1);
+        for arg in std::iter::once(name).chain(args.by_ref().take(count)) {
+            let _ = write!(out, "${}\r\n", arg.len());
+            out.extend_from_slice(arg);
+            out.extend_from_slice(b"\r\n");
+        }
+        run.len = out.len() - before;
+    }
+}
+
+/// The beginning of the reply to a part with so many keys; `None` if it is an error, or none that can be joined.
+pub(super) fn part_reply(join: Join, keys: u32, reply: &[u8]) -> Option<PartReply> {
+    match join {
+        Join::InTurn => None,
+        Join::Values => {
+            let (count, len) = number(b'*', reply)?;
+            (count == u64::from(keys)).then_some(PartReply::Values(len))
+        }
+        Join::Sum => {
+            let (count, len) = number(b':', reply)?;
+            (count <= u64::from(keys) && len == reply.len()).then_some(PartReply::Number(count))
+        }
+        Join::Total => {
+            let (count, len) = number(b':', reply)?;
+            (len == reply.len()).then_some(PartReply::Number(count))
+        }
+        Join::Same => (!matches!(reply.first(), None | Some(b'-' | b'!'))).then_some(PartReply::Whole),
+    }
+}
+
+/// Appends the reply to the whole; of one with values, what is ahead of them.
+pub(super) fn joined(join: Join, keys: u32, sum: u64, out: &mut Vec<u8>) {
+    let _ = match join {
+        Join::InTurn | Join::Same => Ok(()),
+        Join::Values => write!(out, "*{keys}\r\n"),
+        Join::Sum | Join::Total => write!(out, ":{sum}\r\n"),
+    };
+}
+
+/// The number in the first line of a reply, and the length of that.
+fn number(kind: u8, reply: &[u8]) -> Option<(u64, usize)> {
+    let (&first, rest) = reply.split_first()?;
+    let digits = &rest[..memchr::memchr(b'\r', rest).filter(|_| first == kind)?];
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let len = 1 + digits.len() + 2;
+    (reply.get(len - 1) == Some(&b'\n')).then_some((number, len))
+}
+
+const DEL: Command = Command::named("del");
+const EXISTS: Command = Command::named("exists");
+const MGET: Command = Command::named("mget");
+const MSET: Command = Command::named("mset");
+const TOUCH: Command = Command::named("touch");
+const UNLINK: Command = Command::named("unlink");
+const DBSIZE: Command = Command::named("dbsize");
+const FLUSHALL: Command = Command::named("flushall");
+const FLUSHDB: Command = Command::named("flushdb");
+const SCRIPT: Command = Command::named("script");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Step;
+    use crate::protocol::resp::{Decoder, Limits};
+
+    fn parts(line: &str) -> (Splits, Vec<String>, Vec<(usize, u32)>) {
+        let mut decoder = Decoder::new(Limits::default());
+        let line = format!("{line}\r\n");
+        let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+        let bytes = decoder.bytes(&request, line.as_bytes()).to_vec();
+        let mut parts = PartBuffers::new(2);
+        let place_of = |key: &[u8]| {
+            let slot = usize::from(key[0] - b'a');
+            KeyPlace { node: slot % 2, slot }
+        };
+        if splits(&request) != Splits::Never {
+            split(&request, &bytes, place_of, &mut parts);
+        }
+        let mut at = [0; 2];
+        for run in &parts.runs {
+            let from = at[run.at.node];
+            at[run.at.node] += run.len;
+            let part = &parts.stores[run.at.node][from..at[run.at.node]];
+            let Step::Request { len, request } = decoder.next(part) else { panic!("{part:?}") };
+            assert_eq!((len, request.meta.keys), (part.len(), run.keys), "{line}");
+        }
+        let text = |part: &Vec<u8>| String::from_utf8_lossy(part).replace("\r\n", " ");
+        let runs = parts.runs.iter().map(|run| (run.at.slot, run.keys)).collect();
+        (splits(&request), parts.stores.iter().map(text).collect(), runs)
+    }
+
+    #[test]
+    fn a_request_is_split_by_runs_of_one_slot() {
+        let (splits, stores, runs) = parts("MGET a1 a2 b c a3");
+        assert_eq!(splits, Splits::Always(Join::Values));
+        assert_eq!(runs, [(0, 2), (1, 1), (2, 1), (0, 1)]);
+        let a = "*3 $4 MGET $2 a1 $2 a2 *2 $4 MGET $1 c *2 $4 MGET $2 a3 ";
+        assert_eq!(stores, [a, "*2 $4 MGET $1 b "]);
+        let (splits, stores, runs) = parts("mset a 1 b 2 b2 3");
+        assert_eq!(splits, Splits::Writes(Join::Same));
+        assert_eq!(runs, [(0, 1), (1, 2)]);
+        assert_eq!(stores[1], "*5 $4 mset $1 b $1 2 $2 b2 $1 3 ");
+        for line in ["DEL a b", "UNLINK a b", "EXISTS a b a", "TOUCH a b"] {
+            assert_eq!(parts(line).0, Splits::Always(Join::Sum), "{line}");
+        }
+        for line in ["MSET a 1 b", "MSETNX a 1 b 2", "MGET a", "RENAME a b", "PFCOUNT a b", "SUNION a b"] {
+            assert_eq!(parts(line).0, Splits::Never, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_part_says_is_read_or_refused() {
+        for (join, keys, reply, read) in [
+            (Join::Values, 2, "*2\r\n$1\r\nx\r\n$-1\r\n", Some(PartReply::Values(4))),
+            (Join::Values, 12, "*12\r\n$1\r\n", Some(PartReply::Values(5))),
+            (Join::Values, 2, "*1\r\n$1\r\nx\r\n", None),
+            (Join::Values, 2, "*-1\r\n", None),
+            (Join::Values, 2, "-ERR no\r\n", None),
+            (Join::Sum, 2, ":2\r\n", Some(PartReply::Number(2))),
+            (Join::Sum, 2, ":3\r\n", None),
+            (Join::Sum, 2, ":-1\r\n", None),
+            (Join::Sum, 2, "+OK\r\n", None),
+            (Join::Total, 2, ":12\r\n", Some(PartReply::Number(12))),
+            (Join::Total, 2, ":x\r\n", None),
+            (Join::Same, 2, "+OK\r\n", Some(PartReply::Whole)),
+            (Join::Same, 2, "-OOM\r\n", None),
+            (Join::InTurn, 2, "+OK\r\n", None),
+        ] {
+            assert_eq!(part_reply(join, keys, reply.as_bytes()), read, "{join:?} {reply}");
+        }
+        let whole = |join| {
+            let mut out = Vec::new();
+            joined(join, 3, 2, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!([Join::Values, Join::Sum, Join::Same].map(whole), ["*3\r\n", ":2\r\n", ""]);
+    }
+}
