@@ -30,7 +30,9 @@ fn fits(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<()> {
                 fits(root, root.pointer(path).with_context(|| format!("no {path}"))?, value, at)?;
             }
             "type" => ensure!(is_of_type(rule, value), "{at}: {value} is no {rule}"),
-            "minimum" => ensure!(value.as_f64() >= rule.as_f64(), "{at}: {value} is below {rule}"),
+            "minimum" => {
+                ensure!(value.is_null() || value.as_f64() >= rule.as_f64(), "{at}: {value} is below {rule}")
+            }
             "maximum" => {
                 ensure!(value.is_null() || value.as_f64() <= rule.as_f64(), "{at}: {value} is above {rule}")
             }
@@ -108,14 +110,25 @@ mod tests {
     fn what_differs_from_a_schema_is_found() {
         let schema = json!({
             "type": "object", "required": ["a"],
-            "properties": { "a": { "type": "integer", "minimum": 0 }, "b": { "type": ["string", "null"] } }
+            "properties": { "a": { "type": "integer", "minimum": 0 }, "b": { "type": ["string", "null"] },
+                "d": { "type": ["integer", "null"], "minimum": 0, "maximum": 9 } }
         });
-        for fitting in [json!({"a": 1}), json!({"a": 0, "b": null}), json!({"a": 1, "b": "x"})] {
+        for fitting in [
+            json!({"a": 1}),
+            json!({"a": 0, "b": null}),
+            json!({"a": 1, "b": "x"}),
+            json!({"a": 1, "d": null}),
+        ] {
             check(&schema, &fitting).unwrap();
         }
-        for wrong in
-            [json!({}), json!([]), json!({"a": -1}), json!({"a": 1, "b": 2}), json!({"a": 1, "c": 1})]
-        {
+        for wrong in [
+            json!({}),
+            json!([]),
+            json!({"a": -1}),
+            json!({"a": 1, "b": 2}),
+            json!({"a": 1, "c": 1}),
+            json!({"a": 1, "d": -1}),
+        ] {
             assert!(check(&schema, &wrong).is_err(), "{wrong}");
         }
         let one_of = json!({"oneOf": [{"const": "x"}, {"const": "y"}, {"const": "y"}]});

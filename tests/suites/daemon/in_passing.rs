@@ -79,9 +79,15 @@ fn a_real_stores_answers_are_all_seen_and_classed() -> Result<()> {
         let id = client.send(format!("get key{n} key0\r\n").as_bytes())?;
         while !client.answer(id)?.0.ends_with(b"END\r\n") {}
     }
-    wait_until("all were measured", || Ok(count(&site, "answered")? == 800))?;
-    let seen = measured(&site)?;
-    ensure!(seen["noted"] == 800 && seen["failed"] == 0, "{seen}");
+    // Of many in a tick not all are noted. Those that are have answers, but where the share was changed in between.
+    wait_until("what was noted was measured", || {
+        let noted = count(&site, "noted")?;
+        Ok(noted > 100 && count(&site, "answered")? * 10 >= noted * 9)
+    })?;
+    all_are_noted(&site)?;
+    let before = measured(&site)?;
+    let more =
+        |counter: &str| anyhow::Ok(count(&site, counter)? - before[counter].as_u64().context("no counter")?);
     // A batch, and what is not answered, is no request.
     let id = client.send(b"get absent\r\nget absent\r\n")?;
     for _ in 0..2 {
@@ -89,8 +95,8 @@ fn a_real_stores_answers_are_all_seen_and_classed() -> Result<()> {
     }
     client.send(b"set quiet 0 0 1 noreply\r\nx\r\n")?;
     ensure!(client.ask("get absent\r\n")? == "END\r\n");
-    wait_until("the last was measured", || Ok(count(&site, "answered")? == 801))?;
-    ensure!(count(&site, "noted")? == 801, "{}", measured(&site)?);
+    wait_until("the last was measured", || Ok(more("answered")? == 1))?;
+    ensure!(more("noted")? == 1 && count(&site, "failed")? == 0, "{}", measured(&site)?);
     // By class while there are enough of a second.
     wait_until("classes are told apart", || {
         for n in 0..100 {
