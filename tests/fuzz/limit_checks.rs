@@ -1,5 +1,6 @@
 //! Properties of what names limits and of what is charged to them, for any bytes. Shared by the fuzz targets and the ordinary tests.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
@@ -60,15 +61,16 @@ pub(crate) fn descriptors(data: &[u8]) {
             let its: Vec<_> = rule.pattern.as_str().split('/').collect();
             let fits = |(its, segment): (&&str, &&str)| {
                 its == segment
-                    || its.strip_suffix('*').is_some_and(|key| key.ends_with('=') && segment.starts_with(key))
+                    || its.strip_suffix('*').is_some_and(|beginning| segment.starts_with(beginning))
             };
             its.len() == segments.len() && its.iter().zip(&segments).all(fits)
         };
-        // A value of its own comes before a star, entry by entry from the left.
-        let stars = |rule: &&Rule| {
-            rule.pattern.as_str().split('/').map(|part| part.ends_with("=*")).collect::<Vec<_>>()
+        // A value of its own comes before a star, and of those the longest, entry by entry from the left.
+        let order = |rule: &&Rule| {
+            let parts = rule.pattern.as_str().split('/');
+            parts.map(|part| (part.ends_with('*'), Reverse(part.len()))).collect::<Vec<_>>()
         };
-        let most_specific = rules.list().iter().filter(fits).min_by_key(stars);
+        let most_specific = rules.list().iter().filter(fits).min_by_key(order);
         assert_eq!(rules.find(&name), most_specific, "{name}");
     }
 }
