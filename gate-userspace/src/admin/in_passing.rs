@@ -19,8 +19,8 @@ pub struct InPassing {
     pub every: Option<u32>,
     /// The share of its requests over UDP whose answers were measured in the last second.
     pub seen_percent: Option<f64>,
-    /// True if there are enough measured answers for the latency ratio to follow from them; else it follows from the probe.
-    pub decides: bool,
+    /// Their own latency ratio; the lower of it and the probe's counts. Nothing while nothing can be said.
+    pub latency_ratio: Option<f64>,
     /// The recent response time; nothing while there are too few.
     pub response: Option<Response>,
     /// The same by price class, where there are enough.
@@ -46,7 +46,7 @@ impl InPassing {
     /// That of a service; `None` if it is not measured in passing.
     #[must_use]
     pub fn of(report: &ServiceReport) -> Option<Self> {
-        let InPassingReport { every, seen, p50_us, p95_us, decides, counts, classes } =
+        let InPassingReport { every, seen, p50_us, p95_us, latency_ratio, counts, classes } =
             report.in_passing.as_ref()?;
         let of_class =
             |(name, times): (&'static str, &Option<_>)| Some((name.into(), Response::of((*times)?)));
@@ -54,7 +54,7 @@ impl InPassing {
             name: report.name.clone(),
             every: *every,
             seen_percent: seen.map(|share| share * 100.0),
-            decides: *decides,
+            latency_ratio: *latency_ratio,
             response: p50_us.zip(*p95_us).map(|(p50, p95)| Response::of([p50, p95])),
             classes: PriceClass::OF_MEMCACHED.into_iter().zip(classes).filter_map(of_class).collect(),
             noted: counts.noted,

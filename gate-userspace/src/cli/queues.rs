@@ -115,7 +115,7 @@ fn probed(service: &Probed) -> String {
 
 /// The measured answers of a guarded service in one line.
 fn in_passing(service: &InPassing) -> String {
-    let InPassing { name, every, seen_percent, decides, response, classes, failed, .. } = service;
+    let InPassing { name, every, seen_percent, latency_ratio, response, classes, failed, .. } = service;
     let of =
         |Response { p50_ms, p95_ms }: &Response| format!("{} ms, p95 {} ms", time(*p50_ms), time(*p95_ms));
     let Some(every) = every else { return format!("{name}: no answers are measured in passing") };
@@ -127,10 +127,10 @@ fn in_passing(service: &InPassing) -> String {
     };
     let by_class: Vec<_> = classes.iter().map(|(class, times)| format!("{class} {}", of(times))).collect();
     let by_class = if by_class.len() > 1 { format!(" ({})", by_class.join("; ")) } else { String::new() };
-    let decides = if *decides { ", decisive" } else { "" };
+    let ratio = latency_ratio.map_or_else(String::new, |ratio| format!(", ratio {ratio:.2}"));
     let failed = print::count(*failed);
     format!(
-        "{name}: answers in passing: {times}{by_class}, of {asked} ({seen}){decides}, {failed} errors of the store"
+        "{name}: answers in passing: {times}{by_class}, of {asked} ({seen}){ratio}, {failed} errors of the store"
     )
 }
 
@@ -317,7 +317,7 @@ mod tests {
             name: "cache".to_owned(),
             every: Some(8),
             seen_percent: Some(12.4),
-            decides: true,
+            latency_ratio: Some(0.987),
             response: Some(response(0.1234, 20.6)),
             classes: [("get".into(), response(0.1, 0.2)), ("set".into(), response(1.0, 30.0))].into(),
             noted: 1_000,
@@ -327,12 +327,12 @@ mod tests {
         assert_eq!(
             in_passing(&service),
             "cache: answers in passing: p50 0.1 ms, p95 21 ms (get 0.1 ms, p95 0.2 ms; set 1.0 ms, p95 30 ms), \
-             of one request in 8 (12.4% seen), decisive, 3 errors of the store"
+             of one request in 8 (12.4% seen), ratio 0.99, 3 errors of the store"
         );
         let idle = InPassing {
             every: Some(1),
             seen_percent: None,
-            decides: false,
+            latency_ratio: None,
             response: None,
             classes: BTreeMap::new(),
             failed: 0,

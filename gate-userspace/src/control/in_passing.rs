@@ -59,8 +59,8 @@ pub struct InPassingReport {
     pub p50_us: Option<u64>,
     /// The recent p95, likewise.
     pub p95_us: Option<u64>,
-    /// True if they decide about the service, and not its probe: there are enough of them.
-    pub decides: bool,
+    /// Their latency ratio; `None` while nothing can be said.
+    pub latency_ratio: Option<f64>,
     /// See there.
     pub counts: Counts,
     /// The median and the p95 by [`QueryClass`], in microseconds, where there are enough.
@@ -130,8 +130,8 @@ impl InPassing {
         self.share = if is_on { next } else { MeasuredShare::default() };
     }
 
-    /// The ratio at this tick, if there are enough answers to decide by; within it, nothing if all is well.
-    pub(super) fn tick(&mut self, now: Nanos, overloaded: bool) -> Option<Option<f64>> {
+    /// The ratio at this tick; `None` if nothing can be said.
+    pub(super) fn tick(&mut self, now: Nanos, overloaded: bool) -> Option<f64> {
         self.last = self.ratio.tick(now, overloaded);
         let age = now.saturating_sub(self.window.since);
         if age >= WINDOW {
@@ -139,11 +139,7 @@ impl InPassing {
             let seen = (requests > 0).then(|| (answered as f64 / requests as f64).min(1.0));
             self.window = Window { since: now, seen, ..Window::default() };
         }
-        self.decides().then_some(self.last)
-    }
-
-    fn decides(&self) -> bool {
-        (0..QueryClass::COUNT).any(|class| self.ratio.recent_p95(class).is_some())
+        self.last
     }
 
     /// The findings of the last tick.
@@ -160,7 +156,7 @@ impl InPassing {
             seen: self.window.seen,
             p50_us: of_all(0.5),
             p95_us: of_all(0.95),
-            decides: self.decides(),
+            latency_ratio: self.last,
             counts: self.counts,
             classes: std::array::from_fn(of_class),
         }

@@ -1,8 +1,8 @@
 //! The observation of each service's store: latency, standing queue, reachability.
 //!
 //! Of a proxied service the dispatcher's threads record every answer, of a guarded one its
-//! [probe](crate::probe), and the answers that are [measured in passing](super::in_passing). While there are enough of these
-//! they decide, and the probe where there are not: of an idle store, or one that answers nothing.
+//! [probe](crate::probe), and the answers that are [measured in passing](super::in_passing). Each has a latency ratio of its own, and the lower
+//! one counts: a store is slow if it is slow for clients, and if it is idle the probe knows.
 //!
 //! **Invariant.** The usual latency of a service is kept by its name across reloads, so that a configuration
 //! read again in the middle of an overload does not take it for the normal state of things.
@@ -124,12 +124,9 @@ impl Watch {
                     Some(watched) => watched.tick(now, overloaded(place)),
                     None => UNSEEN,
                 };
-                if let Some(ratio) =
-                    measured.as_mut().and_then(|measured| measured.tick(now, overloaded(place)))
-                {
-                    snapshot.ratio = ratio;
-                    watched.iter_mut().for_each(|watched| watched.last.ratio = ratio);
-                }
+                let measured = measured.as_mut().and_then(|measured| measured.tick(now, overloaded(place)));
+                snapshot.ratio = lower(snapshot.ratio, measured);
+                watched.iter_mut().for_each(|watched| watched.last.ratio = snapshot.ratio);
                 snapshot
             })
             .collect()
@@ -279,6 +276,11 @@ fn source(service: &config::Service, proxied: &[ServiceMetrics], before: Option<
 #[must_use]
 pub fn is_measured(service: &config::Service) -> bool {
     service.backend.is_none() && service.protocol == Protocol::Memcached && service.transports.udp
+}
+
+/// The lower of two ratios; the other, if one is not known.
+fn lower(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.map_or(other, |one| Some(other.map_or(one, |other| one.min(other))))
 }
 
 /// A service that is not observed, or not yet.

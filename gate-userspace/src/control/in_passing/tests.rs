@@ -103,18 +103,20 @@ fn an_answer_counts_for_who_listens_at_its_port() {
 }
 
 #[test]
-fn few_answers_leave_the_decision_to_the_probe() {
+fn of_few_answers_nothing_is_said() {
     let maps = maps();
     let mut measured = [Some(in_passing())];
     let mut answers = vec![answer(11211, 2_000_000, 0); 99];
     record(&maps, &answers, &mut measured);
     assert_eq!(of(&mut measured).tick(TICK, false), None);
-    assert_eq!((of(&mut measured).report().p50_us, of(&mut measured).report().decides), (None, false));
+    let report = of(&mut measured).report();
+    assert_eq!((report.p50_us, report.latency_ratio), (None, None));
     answers.truncate(1);
     record(&maps, &answers, &mut measured);
-    assert!(of(&mut measured).tick(Nanos(2 * TICK.0), false).is_some());
+    let ratio = of(&mut measured).tick(Nanos(2 * TICK.0), false);
     let report = of(&mut measured).report();
-    assert!(report.decides && report.p50_us.unwrap().abs_diff(2_000) < 40, "{report:?}");
+    assert!(ratio.is_some() && ratio == report.latency_ratio, "{report:?}");
+    assert!(report.p50_us.unwrap().abs_diff(2_000) < 40, "{report:?}");
     assert!(report.classes[QueryClass::Get as usize].is_some() && report.classes[1].is_none());
     // A store that fails at once is not fast, and not measured.
     let errors = vec![answer(11211, 1, 1); 1_000];

@@ -57,3 +57,16 @@ fn a_store_that_has_not_answered_yet_is_down() {
     watch.follow(&config(""), &[], Nanos::ZERO).unwrap();
     assert!(!watch.tick(Nanos::from_secs(1), |_| false)[0].store_up);
 }
+
+#[test]
+fn of_two_ratios_the_lower_one_counts() {
+    for (one, other, counts) in [
+        (None, None, None),
+        (Some(0.4), None, Some(0.4)),
+        (None, Some(0.4), Some(0.4)),
+        (Some(0.4), Some(0.9), Some(0.4)),
+        (Some(1.0), Some(0.3), Some(0.3)),
+    ] {
+        assert_eq!(lower(one, other), counts);
+    }
+}
