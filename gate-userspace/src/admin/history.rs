@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -82,12 +82,12 @@ impl Recorder {
         mut stopped: watch::Receiver<()>,
     ) {
         loop {
-            let began = Instant::now();
-            let point = Point::read(&sources);
-            self.keep(point);
+            let began = clock::monotonic();
+            self.keep(Point::read(&sources));
+            let took = Duration::from_nanos(clock::monotonic().saturating_sub(began).0);
             tokio::select! {
                 _ = stopped.changed() => return,
-                () = tokio::time::sleep(every.max(began.elapsed() * LEAST_PAUSE)) => {}
+                () = tokio::time::sleep(every.max(took * LEAST_PAUSE)) => {}
             }
         }
     }
