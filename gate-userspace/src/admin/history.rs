@@ -75,19 +75,14 @@ pub(super) struct Recorder(Mutex<VecDeque<Point>>);
 
 impl Recorder {
     /// Records until `stopped` says that the server ends.
-    pub(super) async fn record(
-        self: Arc<Self>,
-        sources: Arc<Sources>,
-        every: Duration,
-        mut stopped: watch::Receiver<()>,
-    ) {
+    pub(super) async fn record(self: Arc<Self>, sources: Arc<Sources>, mut stopped: watch::Receiver<()>) {
         loop {
             let began = clock::monotonic();
             self.keep(Point::read(&sources));
             let took = Duration::from_nanos(clock::monotonic().saturating_sub(began).0);
             tokio::select! {
                 _ = stopped.changed() => return,
-                () = tokio::time::sleep(every.max(took * LEAST_PAUSE)) => {}
+                () = tokio::time::sleep(EVERY.max(took * LEAST_PAUSE)) => {}
             }
         }
     }
@@ -109,7 +104,7 @@ impl Recorder {
 }
 
 /// Between two points.
-pub(super) const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_secs(5);
 const KEPT: Duration = Duration::from_secs(15 * 60);
 /// The times that a reading took between two: at most a hundredth of a core is spent on them.
 const LEAST_PAUSE: u32 = 100;

@@ -29,7 +29,7 @@ pub struct Queues {
     /// Those that are guarded and have a probe.
     #[serde(default)]
     pub probed: Vec<Probed>,
-    /// Those that are guarded and whose answers are measured in passing.
+    /// Guarded services whose answers are measured in passing.
     #[serde(default)]
     pub in_passing: Vec<InPassing>,
 }

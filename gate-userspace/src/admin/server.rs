@@ -28,7 +28,6 @@ use tokio::time::{sleep, timeout};
 
 use super::change::Peer;
 use super::events::Stalled;
-use super::history::EVERY;
 use super::http::{Access, Viewing, owner_router, port_router, router};
 use super::metrics::{Metrics, OwnerMetrics};
 use super::socket::Socket;
@@ -92,7 +91,7 @@ impl Server {
             tasks.spawn_on(serve(listener, router, stopped.clone()), runtime.handle());
         }
         let recorder = Arc::clone(&viewing.history);
-        tasks.spawn_on(recorder.record(Arc::clone(&context), EVERY, stopped.clone()), runtime.handle());
+        tasks.spawn_on(recorder.record(Arc::clone(&context), stopped.clone()), runtime.handle());
         tasks.spawn_on(look(context, metrics, stopped), runtime.handle());
         let sockets = sockets.into_iter().map(|(socket, _)| socket).collect();
         Self::run(runtime, tasks, stop, sockets)

@@ -4,6 +4,7 @@
 //! has one spelling: what has a meaning here (`/`, `=`, `*`, `%`), control characters and what is not ASCII are
 //! percent-encoded in a domain, a key and a value, with capital digits. So two names are equal if their texts are.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -21,6 +22,23 @@ pub enum Fit<'p> {
     Exact(&'p str),
     /// Each that begins so; if it is empty, any.
     Beginning(&'p str),
+}
+
+impl<'p> Fit<'p> {
+    /// Reads a value of a pattern: a `*` ends one that leaves the rest open.
+    #[must_use]
+    pub fn of(value: &'p str) -> Self {
+        value.strip_suffix('*').map_or(Self::Exact(value), Self::Beginning)
+    }
+
+    /// Its place in the order in which those are tried that fit a value: the most specific first.
+    #[must_use]
+    pub const fn order(self) -> (bool, Reverse<usize>) {
+        match self {
+            Self::Exact(_) => (false, Reverse(0)),
+            Self::Beginning(beginning) => (true, Reverse(beginning.len())),
+        }
+    }
 }
 
 /// Why a text is no name.

@@ -71,11 +71,7 @@ impl Pattern {
     /// Its domain and its entries as they are spelt.
     pub(super) fn parts(&self) -> (&str, impl Iterator<Item = (&str, Fit<'_>)>) {
         let (domain, entries) = parts(&self.0);
-        (
-            domain,
-            entries
-                .map(|(key, value)| (key, value.strip_suffix('*').map_or(Fit::Exact(value), Fit::Beginning))),
-        )
+        (domain, entries.map(|(key, value)| (key, Fit::of(value))))
     }
 }
 

@@ -140,7 +140,7 @@ fn find<'n>(node: &Node, mut rest: impl Iterator<Item = (&'n str, &'n str)> + Cl
     let exact = values.exact.get(value).and_then(|node| find(node, rest.clone()));
     exact.or_else(|| {
         values.beginnings.iter().find_map(|(Reverse(len), of_this_length)| {
-            // What is spelt is ASCII.
+            // A spelling is ASCII, so any length of it is whole characters.
             find(of_this_length.get(value.get(..*len)?)?, rest.clone())
         })
     })

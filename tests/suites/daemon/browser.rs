@@ -355,7 +355,7 @@ fn charts_of_a_new_page_begin_with_what_was_before() -> Result<()> {
         site.page.refresh().await?;
         // The first point has the rates since one before, and the last is at most 5 s old.
         site.until("charts.requests.times[0] < performance.timeOrigin / 1000 - 3").await?;
-        let names = site.script("return [...charts.requests.values.keys()]").await?;
+        let names = site.script("return [...charts.requests.values.keys()].sort()").await?;
         ensure!(names == json!(["proxy passed", "proxy refused", "segments"]), "{names}");
         let drawn = site.script("return document.querySelectorAll('#chart-requests canvas').length").await?;
         ensure!(drawn == 1, "{drawn}");

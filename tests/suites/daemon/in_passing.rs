@@ -79,7 +79,7 @@ fn a_real_stores_answers_are_all_seen_and_classed() -> Result<()> {
         let id = client.send(format!("get key{n} key0\r\n").as_bytes())?;
         while !client.answer(id)?.0.ends_with(b"END\r\n") {}
     }
-    // Of many in a tick not all are noted. Those that are have answers, but where the share was changed in between.
+    // Gate notes a part of what comes at once. Each noted request is measured, unless the part was changed before its answer.
     wait_until("what was noted was measured", || {
         let noted = count(&site, "noted")?;
         Ok(noted > 100 && count(&site, "answered")? * 10 >= noted * 9)
@@ -150,7 +150,7 @@ fn measured_times_are_those_that_clients_see() -> Result<()> {
         ensure!(p50 * 1e6 >= service_time.0 as f64 * 0.5, "{p50} ms of a store that takes {service_time}");
     }
     let seen = measured(&site)?;
-    // Of the last second alone a few may be on their way.
+    // The share of the last second misses answers that are on their way.
     let most = count(&site, "answered")? * 10 >= count(&site, "noted")? * 9;
     ensure!(most && seen["seen_percent"].as_f64().is_some_and(|seen| seen > 50.0), "{seen}");
     Ok(())

@@ -377,7 +377,7 @@ const drawCharts = () => Object.values(charts).forEach((chart) => chart.draw());
 // The charts of a page that is opened begin with what was before.
 async function recall() {
   try {
-    const response = await fetch('v1/history', { cache: 'no-store' });
+    const response = await fetch('v1/history', { cache: 'no-store', signal: AbortSignal.timeout(SILENCE_MS) });
     if (response.ok) (await response.json()).points.forEach(addPoint);
     if (state.point) drawCharts();
   } catch {

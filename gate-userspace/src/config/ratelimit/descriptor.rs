@@ -1,6 +1,5 @@
 //! The descriptors of a configuration of envoyproxy/ratelimit.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -56,8 +55,7 @@ impl fmt::Display for Rate {
 impl Descriptor {
     /// Its key, and the values that it is about.
     pub(super) fn entry(&self) -> Entry<'_> {
-        let value = self.value.as_deref().unwrap_or("*");
-        (&self.key, value.strip_suffix('*').map_or(Fit::Exact(value), Fit::Beginning))
+        (&self.key, Fit::of(self.value.as_deref().unwrap_or("*")))
     }
 
     /// True if gate goes on to this one where `other`, of the same level, leads nowhere: it is about the same key, and all values of that and more.
@@ -88,7 +86,7 @@ impl Descriptor {
     pub(super) fn is_limited(&self, entries: &[Entry<'_>]) -> bool {
         let Some(((key, value), rest)) = entries.split_first() else { return self.rate.is_some() };
         let covering = self.below.iter().filter(|below| below.key == *key && covers(below.entry().1, *value));
-        covering.min_by_key(|below| order(below.entry().1)).is_some_and(|below| below.is_limited(rest))
+        covering.min_by_key(|below| below.entry().1.order()).is_some_and(|below| below.is_limited(rest))
     }
 }
 
@@ -99,14 +97,6 @@ fn covers(fit: Fit<'_>, other: Fit<'_>) -> bool {
         (Fit::Beginning(beginning), Fit::Exact(value) | Fit::Beginning(value)) => {
             value.starts_with(beginning)
         }
-    }
-}
-
-/// The order in which those are tried that are about a value.
-fn order(fit: Fit<'_>) -> (bool, Reverse<usize>) {
-    match fit {
-        Fit::Exact(_) => (false, Reverse(0)),
-        Fit::Beginning(beginning) => (true, Reverse(beginning.len())),
     }
 }
 

@@ -152,10 +152,8 @@ impl<W: Wire> StoreEvents for Service<W> {
         let replies = &client.conversation.borrow().replies;
         let has_several = self.settings.stores.len() > 1;
         // Replies that other stores have sent ahead wait for this one, not for the client.
-        let is_next = match &request.cache_role {
-            CacheRole::Part(split) if split.joined.is_some() && replies.first() == split.own => true,
-            _ => request.seq == replies.first(),
-        };
+        let is_of_next = matches!(&request.cache_role, CacheRole::Part(split) if split.joined.is_some() && replies.first() == split.own);
+        let is_next = is_of_next || request.seq == replies.first();
         let waiting = match has_several && is_next {
             true => replies.output.len(),
             false => replies.waiting(),

@@ -256,7 +256,7 @@ impl<E: StoreEvents> Outstanding<E> {
     pub(crate) fn pause(&mut self, events: &E, is_paused: bool) -> bool {
         let Some(first) = self.waiting.front() else { return false };
         let first = &first.in_flight;
-        // What a cluster's node has sent here later may be what the client waits for.
+        // A redirection puts a request behind later ones of its client, whose replies wait for its own.
         let waits_for_it = |other: &Unanswered<E>| {
             events.is_same_client(first, &other.in_flight) && !events.is_earlier(&other.in_flight, first)
         };

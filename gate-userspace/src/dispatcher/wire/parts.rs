@@ -61,7 +61,7 @@ pub(crate) struct Run {
 pub(crate) struct PartBuffers {
     /// The requests to each store, one behind the other.
     pub(crate) stores: Vec<Vec<u8>>,
-    /// Those of a request that is sent by runs, in the order of its keys.
+    /// The runs of a request that is sent by runs, in the order of its keys.
     pub(crate) runs: Vec<Run>,
 }
 

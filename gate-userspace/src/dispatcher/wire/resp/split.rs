@@ -10,7 +10,7 @@ use crate::protocol::resp::{Command, Request};
 
 /// The requests that are split.
 pub(super) fn splits(request: &Request) -> Splits {
-    // Of one that is streamed not all keys are known.
+    // A streamed request may have more keys than have come.
     if request.streamed || request.meta.keys < 2 {
         return Splits::Never;
     }
@@ -24,7 +24,7 @@ pub(super) fn splits(request: &Request) -> Splits {
 
 /// The way in which all nodes answer a request about what each of them has; `None` if it is no such request.
 pub(super) fn asks_all(request: &Request, bytes: &[u8]) -> Option<Join> {
-    // Of one that is streamed not all is known.
+    // A streamed request has not come as a whole.
     if request.streamed {
         return None;
     }
