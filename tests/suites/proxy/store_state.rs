@@ -1,10 +1,12 @@
 //! A store that is down, as operators see it: few lines in the log, and its state in `gate status` and `gate queues`.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE};
+use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -52,6 +54,37 @@ fn a_dead_store_is_shown_at_once_and_logged_once() -> Result<()> {
     ensure!(lines.len() <= 3 && lines.iter().any(|line| line.contains("the store is down")), "{lines:#?}");
     wait_until("the store is not up again", || Ok(store_in(&gate)?["up"] == true))?;
     drop(held);
+    Ok(())
+}
+
+#[test]
+fn a_silent_store_is_known_to_all_threads_at_once() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "store_timeout = \"1s\"\nhot_keys.cache = \"off\"";
+    let gate = Listening::gate_with("threads = \"4\"", "resp", store.address, service, EVERYONE)?;
+    let mut clients = (0..32).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
+    let ask = |client: &mut TcpStream| -> Result<String> {
+        client.write_all(b"GET none\r\n")?;
+        Ok(String::from_utf8(read_until(client, b"\r\n")?)?)
+    };
+    for client in &mut clients {
+        ensure!(ask(client)? == "$-1\r\n");
+    }
+    store.stall()?;
+    let first = ask(&mut clients[0])?;
+    ensure!(first.contains("reason=store-down"), "{first}");
+    // Nobody has asked on the others' connections.
+    wait_until("the others trust it", || Ok(store_in(&gate)?["connections"] == 0))?;
+    for client in &mut clients {
+        let said = ask(client)?;
+        ensure!(said.starts_with("-UNAVAILABLE") && said.contains("reason=store-down"), "{said}");
+    }
+    let said = gate.ask(b"MULTI\r\n", b"\r\n")?;
+    ensure!(said.starts_with(b"-UNAVAILABLE"), "{}", shown(&said));
+    store.signal(Signal::SIGCONT)?;
+    for client in &mut clients {
+        wait_until("one is not served again", || Ok(ask(client)? == "$-1\r\n"))?;
+    }
     Ok(())
 }
 

@@ -286,7 +286,14 @@ impl<W: Wire> StoreEvents for Service<W> {
         self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
         let service = &self.settings.name;
         let store = self.settings.address(node);
-        if let Some(line) = self.service_metrics.stores[node.index()].failed(clock::monotonic()) {
+        let now = clock::monotonic();
+        let state = &self.service_metrics.stores[node.index()];
+        if why.shows_life() {
+            state.note_heard(now);
+        } else if let StoreError::TimedOut = why {
+            state.suspect(now.saturating_sub(self.settings.store_timeout()));
+        }
+        if let Some(line) = state.failed(now) {
             line.write(service, &store, why);
         }
         tracing::debug!(service, %store, %why, %backoff, "a connection to the store failed");

@@ -280,6 +280,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             if let Some((since, is_slow)) = self.awaited_since() {
                 let due = service.settings.silence_limits().end(since, is_slow);
                 if due <= now {
+                    service.service_metrics.stores[self.node.index()].suspect(since);
                     break;
                 }
                 wait = wait.min(due.saturating_sub(now));

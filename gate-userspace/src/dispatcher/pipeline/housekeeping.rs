@@ -15,7 +15,7 @@ impl<W: Wire> Service<W> {
     /// The work of every 10 ms.
     pub(crate) fn housekeeping(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.pools.check(now, self.settings.silence_limits());
+        self.pools.check(now, self.settings.silence_limits(), &self.service_metrics.stores);
         self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.memory.poll();

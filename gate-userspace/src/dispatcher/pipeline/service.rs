@@ -138,7 +138,8 @@ impl<W: Wire> Service<W> {
         let WorkerState { number, ledger, scratch, turns, delay, verdicts } = worker;
         let metrics = Arc::clone(&service_metrics.threads[number]);
         let stores = settings.stores.len();
-        let lines = |node| IdleConnections::new(node, W::Session::HAS_USERS);
+        let state = |node: NodeId| Arc::clone(&service_metrics.stores[node.index()]);
+        let lines = |node| IdleConnections::new(node, W::Session::HAS_USERS, state(node));
         let lines = NodeId::all(stores).map(lines).collect();
         let are_nodes = settings.cluster.is_some();
         let size = PoolSize { stores, connections: settings.connections, are_nodes };

@@ -31,9 +31,11 @@ use crate::clock;
 use crate::dispatcher::identity::has_all_permissions;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::store_place::NodeId;
-use crate::dispatcher::store_silence::{SilenceLimits, SlowWork};
+use crate::dispatcher::store_silence::SlowWork;
 use crate::dispatcher::wire::{Codec, Link, SessionState, Wire};
 use crate::protocol::Refusal;
+
+mod silence;
 
 /// A shared connection to the store, or the attempt to have one.
 #[derive(Debug)]
@@ -60,6 +62,11 @@ impl<E: StoreEvents> StoreConnection<E> {
             overdue: Cell::new(false),
             is_paused: Cell::new(false),
         }
+    }
+
+    /// The store that it leads to.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
     }
 
     /// Checks that a request may be sent now.
@@ -128,25 +135,6 @@ impl<E: StoreEvents> StoreConnection<E> {
         }
         // The first request wakes the task, which runs after the clients that are ready now.
         if wakes {
-            self.wake();
-        }
-    }
-
-    /// Looks whether the store has been silent for too long. How old a request is says nothing while answers to others come,
-    /// or parts of one.
-    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits) {
-        let mut state = self.state.borrow_mut();
-        if self.is_paused.get() {
-            state.last_read = now;
-        }
-        let is_slow = state.slow > 0;
-        let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
-        if oldest.is_none() {
-            state.health.idle(now);
-        }
-        drop(state);
-        if oldest.is_some_and(|since| now > limits.end(since, is_slow)) {
-            self.overdue.set(true);
             self.wake();
         }
     }

@@ -93,6 +93,29 @@ impl StoreError {
         }
     }
 
+    /// True if the store has said something, be it an error.
+    pub(crate) fn shows_life(&self) -> bool {
+        match self {
+            Self::Malformed(_)
+            | Self::Full(_)
+            | Self::Unhealthy(_)
+            | Self::Refused(_)
+            | Self::Cluster
+            | Self::NoCluster
+            | Self::BadSlots(_)
+            | Self::Unasked => true,
+            Self::Io(_)
+            | Self::Tls(_)
+            | Self::Closed
+            | Self::TimedOut
+            | Self::Down { .. }
+            | Self::Password(_)
+            | Self::Unresolved
+            | Self::Moved
+            | Self::Limit => false,
+        }
+    }
+
     /// The error of the store's own that a client reads which cannot have a connection.
     pub(crate) fn words(&self) -> Option<&[u8]> {
         match self {

@@ -6,6 +6,7 @@
 //! or removed in between.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
@@ -17,6 +18,7 @@ use super::error::StoreError;
 use super::health::Health;
 use crate::clock;
 use crate::dispatcher::identity::Identity;
+use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::store_place::NodeId;
 
@@ -46,6 +48,8 @@ pub(crate) struct IdleConnections {
     preparing: Cell<bool>,
     /// When the next one may be made ready: later after a failure.
     prepare_at: Cell<Nanos>,
+    /// The store's state as all threads know it.
+    shared: Arc<StoreState>,
     /// True if a connection that is used again is logged out by `RESET` first: the store has users.
     resets: bool,
 }
@@ -60,9 +64,10 @@ struct Idle {
 
 impl IdleConnections {
     /// None yet, to one of the stores, which have users or not.
-    pub(crate) fn new(node: NodeId, has_users: bool) -> Self {
+    pub(crate) fn new(node: NodeId, has_users: bool, shared: Arc<StoreState>) -> Self {
         Self {
             node,
+            shared,
             kept: RefCell::default(),
             wanted: RefCell::default(),
             generation: Cell::new(0),
@@ -246,6 +251,7 @@ impl IdleConnections {
     /// [`StoreError::Down`] where it has just failed.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let now = clock::monotonic();
+        self.check_silence()?;
         let health = &mut *self.health.borrow_mut();
         if self.waiting.get() == 0 {
             health.idle(now);
@@ -259,11 +265,20 @@ impl IdleConnections {
 
     /// The result of [`IdleConnections::check`], which tries nothing.
     pub(crate) fn peek(&self, now: Nanos) -> Result<(), StoreError> {
+        self.check_silence()?;
         let health = self.health.borrow();
         if health.may_be_tried(now) {
             return Ok(());
         }
         health.accepts(self.waiting.get(), now).map_err(|retry_after| StoreError::Down { retry_after })
+    }
+
+    /// A silent store is tried by gate's own probes alone, on the shared connections.
+    fn check_silence(&self) -> Result<(), StoreError> {
+        match self.shared.silent_since() {
+            None => Ok(()),
+            Some(_) => Err(StoreError::Down { retry_after: SILENT_FOR }),
+        }
     }
 
     /// Closes the connections that are kept: the store may not accept them any more.
@@ -297,6 +312,8 @@ impl Drop for Waits<'_> {
     }
 }
 
+/// After this time it may be worth a try whether a store still is silent.
+const SILENT_FOR: Nanos = Nanos::from_millis(100);
 /// Attempts to set up one connection, if the store closes it meanwhile.
 const MOST_TRIED: usize = 3;
 /// Connections of a thread that are being made at once: enough for any store that answers.
@@ -323,7 +340,7 @@ mod tests {
     #[test]
     fn a_store_that_has_just_failed_is_not_asked() {
         run(async {
-            let connections = IdleConnections::new(NodeId::FIRST, true);
+            let connections = IdleConnections::new(NodeId::FIRST, true, Arc::default());
             // The more in a row, the longer the pause.
             (0..20).for_each(|_| connections.failed());
             let attempts = Cell::new(false);
@@ -341,7 +358,7 @@ mod tests {
     #[test]
     fn only_the_first_clients_wait_for_a_hung_store() {
         run(async {
-            let connections = Rc::new(IdleConnections::new(NodeId::FIRST, true));
+            let connections = Rc::new(IdleConnections::new(NodeId::FIRST, true, Arc::default()));
             let attempts = Rc::new(Cell::new(0));
             let gives_up = Rc::new(Notify::new());
             let is_hung = Rc::new(Cell::new(true));

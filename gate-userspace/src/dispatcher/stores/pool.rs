@@ -18,6 +18,7 @@ use super::pool_identity::PoolIdentity;
 use crate::clock;
 use crate::dispatcher::identity::scopes::{Scope, Scopes};
 use crate::dispatcher::identity::{Identity, Login};
+use crate::dispatcher::metrics::store_state::StoreState;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::SilenceLimits;
 use crate::dispatcher::wire::{SessionState, Wire};
@@ -262,13 +263,14 @@ impl<E: StoreEvents> Pools<E> {
         true
     }
 
-    /// Looks for answers that take too long, and for pools that no client uses.
-    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits) {
+    /// Looks for answers that take too long, and for pools that no client uses. The stores' states are those of all threads.
+    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits, states: &[Arc<StoreState>]) {
+        let check = |store: &Rc<StoreConnection<E>>| store.check(now, limits, &states[store.node().index()]);
         let mut former = self.former.borrow_mut();
         former.retain(|pool| Rc::strong_count(pool) > 1);
-        former.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, limits));
+        former.iter().flat_map(|pool| pool.stores()).for_each(check);
         let mut all = self.all.borrow_mut();
-        all.iter().flat_map(|pool| pool.stores()).for_each(|store| store.check(now, limits));
+        all.iter().flat_map(|pool| pool.stores()).for_each(check);
         let first = Rc::as_ptr(&all[0]);
         all.retain(|pool| {
             if Rc::as_ptr(pool) == first || Rc::strong_count(pool) > 1 {
@@ -392,7 +394,8 @@ mod tests {
             slow: Nanos::from_secs(1),
             paused_until: Nanos::ZERO,
         };
-        let check = |second| pools.check(Nanos::from_secs(second), limits);
+        let states = [Arc::default()];
+        let check = |second| pools.check(Nanos::from_secs(second), limits, &states);
         check(100);
         check(159);
         assert!(pools.find(&database(2)).is_some());
