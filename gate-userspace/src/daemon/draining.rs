@@ -34,7 +34,7 @@ impl Draining {
     pub(super) fn is_over(self, dispatcher: &Dispatcher) -> bool {
         let now = clock::monotonic();
         let left = dispatcher.clients();
-        if left == 0 {
+        if dispatcher.has_served_all() {
             tracing::info!("drained");
             return true;
         }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::clients::handshake::HandshakeError;
 use super::clients::proxy_header::{self, PendingHeaders, Rejected};
-use super::hot_restart::{Phase, SocketGroup, wait_for_phase};
+use super::hot_restart::{Entrance, Phase, SocketGroup, wait_for_phase};
 use super::listen;
 use super::metrics::{Event, WorkerMetrics};
 use super::settings::Settings;
@@ -58,17 +58,18 @@ pub(super) struct Accepted {
 pub(super) async fn listen_for_clients<F: Front>(
     listener: tokio::net::TcpListener,
     group: SocketGroup,
+    entrance: Entrance,
     service: Rc<F>,
     mut phase: watch::Receiver<Phase>,
 ) {
     tokio::select! {
-        () = accept(&listener, &service) => {}
+        () = accept(&listener, &service, &entrance) => {}
         () = wait_for_phase(&mut phase, Phase::HandingOver) => {}
     }
     // Who comes, and whose handshake is in progress, is accepted by the other gate where it has this very socket.
     let is_shared = service.settings().handed_on.as_ref().is_some_and(|on| on.load(Ordering::Relaxed));
     let hands_over = *phase.borrow() == Phase::HandingOver && !is_shared;
-    if hands_over && let Err(error) = hand_over(listener, group, &service).await {
+    if hands_over && let Err(error) = hand_over(listener, (group, &entrance), &service).await {
         let service = &service.settings().name;
         tracing::warn!(service, %error, "clients may be cut off while a listening socket is handed over");
     }
@@ -78,7 +79,7 @@ pub(super) async fn listen_for_clients<F: Front>(
 /// closes it.
 async fn hand_over<F: Front>(
     listener: tokio::net::TcpListener,
-    group: SocketGroup,
+    (group, entrance): (SocketGroup, &Entrance),
     service: &Rc<F>,
 ) -> io::Result<()> {
     // This gate has one for each thread, and had them before the other one.
@@ -87,7 +88,7 @@ async fn hand_over<F: Front>(
     while clock::monotonic() < end
         && let Ok(accepted) = timeout(HANDSHAKE, listener.accept()).await
     {
-        begin_accepted(accepted, service).await;
+        begin_accepted(accepted, service, entrance).await;
     }
     let listener = listener.into_std()?;
     // Where the other gate has fewer threads, or this one is alone, the kernel may still choose this socket.
@@ -97,24 +98,29 @@ async fn hand_over<F: Front>(
     }
     while let Ok((socket, source)) = listener.accept() {
         socket.set_nonblocking(true)?;
-        begin(TcpStream::from_std(socket)?, source.ip().to_canonical(), service)?;
+        begin(TcpStream::from_std(socket)?, source.ip().to_canonical(), service, entrance)?;
     }
     Ok(())
 }
 
 /// Accepts clients. When many come at once, the thread's other clients go first now and then.
-async fn accept<F: Front>(listener: &tokio::net::TcpListener, service: &Rc<F>) {
+async fn accept<F: Front>(listener: &tokio::net::TcpListener, service: &Rc<F>, entrance: &Entrance) {
     loop {
         for _ in 0..ACCEPTED_AT_ONCE {
-            begin_accepted(listener.accept().await, service).await;
+            begin_accepted(listener.accept().await, service, entrance).await;
         }
         yield_now().await;
     }
 }
 
 /// Serves a client that has been accepted.
-async fn begin_accepted<F: Front>(accepted: io::Result<(TcpStream, SocketAddr)>, service: &Rc<F>) {
-    let begun = accepted.and_then(|(socket, source)| begin(socket, source.ip().to_canonical(), service));
+async fn begin_accepted<F: Front>(
+    accepted: io::Result<(TcpStream, SocketAddr)>,
+    service: &Rc<F>,
+    entrance: &Entrance,
+) {
+    let begun =
+        accepted.and_then(|(socket, source)| begin(socket, source.ip().to_canonical(), service, entrance));
     if let Err(error) = begun {
         // Out of descriptors or memory: it would fail at once again.
         if once_a_minute(&LAST_WARNING, clock::monotonic()) {
@@ -125,7 +131,12 @@ async fn begin_accepted<F: Front>(accepted: io::Result<(TcpStream, SocketAddr)>,
 }
 
 /// Finds out whose a connection is, and serves it.
-fn begin<F: Front>(mut socket: TcpStream, source: IpAddr, service: &Rc<F>) -> io::Result<()> {
+fn begin<F: Front>(
+    mut socket: TcpStream,
+    source: IpAddr,
+    service: &Rc<F>,
+    entrance: &Entrance,
+) -> io::Result<()> {
     if is_reserved(&socket) {
         service.metrics().count(Event::TurnedAway);
         return Ok(());
@@ -142,7 +153,10 @@ fn begin<F: Front>(mut socket: TcpStream, source: IpAddr, service: &Rc<F>) -> io
     }
     let pending = service.pending_headers().add();
     let service = Rc::clone(service);
+    let entrance = entrance.another();
     tokio::task::spawn_local(async move {
+        // Until it is counted as a client.
+        let _entrance = entrance;
         let read = proxy_header::read(&mut socket).await;
         drop(pending);
         match read {

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::socket::{SockType, SockaddrStorage, getsockname, getsockopt, sockopt};
 use tokio::sync::watch;
@@ -40,6 +41,41 @@ pub(crate) enum Phase {
 /// Waits for that phase, or for the end of the sender.
 pub(crate) async fn wait_for_phase(phase: &mut watch::Receiver<Phase>, wanted: Phase) {
     let _ = phase.wait_for(|&phase| phase >= wanted).await;
+}
+
+/// The ways in that are open: listening sockets, and connections that are not counted as clients yet. A thread learns a little later
+/// that it is to accept no more, and until then what it accepts is to be served.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entrances(Arc<AtomicUsize>);
+
+/// One way in; it is closed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Entrance(Entrances);
+
+impl Entrances {
+    /// One more.
+    pub(crate) fn open(&self) -> Entrance {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Entrance(self.clone())
+    }
+
+    /// True if none is open. What has come in by them is counted by then.
+    pub(crate) fn are_closed(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Entrance {
+    /// One more beside it.
+    pub(crate) fn another(&self) -> Self {
+        self.0.open()
+    }
+}
+
+impl Drop for Entrance {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// The gate before this one, which still has clients.

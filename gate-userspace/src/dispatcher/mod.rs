@@ -31,13 +31,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use gate_common::abi::Sample;
-use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use crate::cache::Cache;
@@ -52,6 +49,7 @@ mod accept;
 mod admission;
 mod clients;
 mod cluster;
+mod draining;
 mod hot_cache;
 mod hot_restart;
 mod http;
@@ -83,7 +81,8 @@ mod tls;
 mod wire;
 mod worker;
 
-use hot_restart::{LivePredecessor, Phase};
+pub use draining::{LAST_WAIT, LOOK_EVERY};
+use hot_restart::{Entrances, LivePredecessor, Phase};
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
 pub use member_counts::{MemberCounts, MemberTotals};
@@ -108,6 +107,8 @@ pub use tls::certificate_faults;
 #[derive(Debug)]
 pub struct Dispatcher {
     phase: watch::Sender<Phase>,
+    /// The ways in that are open.
+    entrances: Entrances,
     threads: Vec<JoinHandle<()>>,
     services: Vec<ServiceMetrics>,
     /// By service: the way to the thread that explains.
@@ -195,6 +196,9 @@ impl Dispatcher {
             return Ok(None);
         }
         let reserved = intercepted::Reserved::listen_there(config, &mut settings, interception)?;
+        // Before anything that takes time: the gate before this one closes its own soon.
+        let mut inherited = intercepted::inherited(predecessor.as_ref(), interception, &reserved);
+        let has_inherited = inherited.has_any();
         let logins = settings.iter().filter_map(|settings| settings.backend.store_login.as_ref());
         logins.for_each(|login| identity::warn_if_readable(&login.store_password_file));
         let keys = settings.iter().filter_map(|settings| settings.backend.tls.as_ref());
@@ -209,12 +213,16 @@ impl Dispatcher {
                 .open_access_log()
                 .map_err(|error| Error::AccessLog { service: service.settings.name.clone(), error })?;
         }
-        let mut inherited = intercepted::inherited(predecessor.as_ref(), interception, &reserved);
-        let has_inherited = inherited.has_any();
         let live_predecessor = predecessor
             .map(|predecessor| LivePredecessor::new(predecessor, shared.iter().map(|service| &service.hot)));
         let (phase, following) = watch::channel(Phase::Serving);
-        let common = worker::DispatcherShared { services: shared, verdicts: to_verdicts, phase: following };
+        let entrances = Entrances::default();
+        let common = worker::DispatcherShared {
+            services: shared,
+            verdicts: to_verdicts,
+            phase: following,
+            entrances: entrances.clone(),
+        };
         let prepare =
             |number| worker::WorkerSetup::new(number, first_row + number, &common, maps, &mut inherited);
         let plans: Vec<_> = (0..count).map(prepare).collect::<Result<_, _>>()?;
@@ -223,6 +231,7 @@ impl Dispatcher {
         let shared = common.services;
         let mut this = Self {
             phase,
+            entrances,
             threads: Vec::new(),
             services: shared.iter().map(|service| service.metrics.clone()).collect(),
             questions: shared.iter().map(|service| service.questions.clone()).collect(),
@@ -357,68 +366,10 @@ impl Dispatcher {
         }
     }
 
-    /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that
-    /// one counts.
-    pub fn start_draining(&self) {
-        self.shared.iter().for_each(|service| service.hot.versions.suspend());
-        self.close_caches();
-        self.wait_for_phase(Phase::Draining);
-    }
-
-    /// Leaves the caches to the other gate; what is asked of them here goes to the stores from now on.
-    fn close_caches(&self) {
-        self.shared.iter().filter_map(|service| service.cache.as_ref()).for_each(|cache| cache.leave());
-    }
-
-    /// Accepts no more clients; those that are here are served.
-    pub fn close(&self) {
-        self.close_caches();
-        self.wait_for_phase(Phase::NotAccepting);
-        tracing::info!("draining: no new connections");
-    }
-
-    /// Closes the connections of clients on which nothing is under way, now and as they come to be so.
-    pub fn close_idle(&self) {
-        self.wait_for_phase(Phase::ClosingIdle);
-    }
-
-    /// Its threads never go back.
-    fn wait_for_phase(&self, phase: Phase) {
-        self.phase.send_modify(|reached| *reached = phase.max(*reached));
-    }
-
-    /// Serves the clients that are here to their end. After `patience` connections are closed on which nothing is
-    /// asked, and soon the rest. The other gate listens within a second, with these sockets or with `other_sockets`; if
-    /// interception is `handed_on`, with those of intercepted services in any case.
-    pub async fn drain(&self, patience: Nanos, other_sockets: bool, handed_on: bool) {
-        tokio::time::sleep(OVERLAP).await;
-        let intercepted = self.shared.iter().filter_map(|service| service.settings.handed_on.as_ref());
-        intercepted.for_each(|on| on.store(handed_on, Ordering::Relaxed));
-        if other_sockets {
-            self.wait_for_phase(Phase::HandingOver);
-            tokio::time::sleep(accept::HAND_OVER).await;
-        }
-        self.close();
-        if tokio::time::timeout(patience.into(), self.all_clients_closed()).await.is_err() {
-            self.close_idle();
-            let _ = tokio::time::timeout(LAST_WAIT, self.all_clients_closed()).await;
-        }
-    }
-
     /// Clients that are connected.
     #[must_use]
     pub fn clients(&self) -> u64 {
         self.services.iter().flat_map(|service| service.threads.iter()).map(|thread| thread.connected()).sum()
-    }
-
-    /// Waits for the clients here, and for those of the predecessor: the successor, which knows only of this gate, must not
-    /// take itself for the only one before that.
-    async fn all_clients_closed(&self) {
-        while self.clients() > 0
-            || self.live_predecessor.as_ref().is_some_and(|live_predecessor| !live_predecessor.is_gone())
-        {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
     }
 }
 
@@ -427,13 +378,6 @@ impl Dispatcher {
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32
 }
-
-/// Another gate has all its sockets by then.
-const OVERLAP: Duration = Duration::from_secs(1);
-/// For requests that are under way when patience ends.
-pub const LAST_WAIT: Duration = Duration::from_secs(5);
-/// The interval at which it is checked that all clients have left.
-pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 impl Drop for Dispatcher {
     fn drop(&mut self) {

@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::accept::Front;
 use super::clients::udp;
-use super::hot_restart::{InheritedSockets, Phase, SocketGroup, wait_for_phase};
+use super::hot_restart::{Entrance, Entrances, InheritedSockets, Phase, SocketGroup, wait_for_phase};
 use super::http::service::HttpService;
 use super::http::{blobs, upkeep};
 use super::metrics::verdicts::{VerdictSample, VerdictSampler};
@@ -38,15 +38,21 @@ use crate::kernel::Maps;
 /// The sockets of one service in one thread.
 #[derive(Debug, Default)]
 struct Listeners {
-    streams: Vec<(TcpListener, SocketGroup)>,
-    datagrams: Vec<UdpSocket>,
+    streams: Vec<(TcpListener, SocketGroup, Entrance)>,
+    datagrams: Vec<(UdpSocket, Entrance)>,
     /// Where a processor fetches originals.
     blobs: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// One socket for each address and transport; with `all`, what else the gate before this one had there as well.
-    fn at(settings: &Settings, inherited: &mut InheritedSockets, all: bool) -> Result<Self, Error> {
+    /// One socket for each address and transport; with `all`, what else the gate before this one had there as well. Each is one of
+    /// the `entrances`.
+    fn at(
+        settings: &Settings,
+        inherited: &mut InheritedSockets,
+        all: bool,
+        entrances: &Entrances,
+    ) -> Result<Self, Error> {
         let addresses = |on: bool| settings.listen.iter().copied().filter(move |_| on);
         let failed = |address: SocketAddr| {
             move |error| Error::Listen { service: settings.name.clone(), address, error }
@@ -61,11 +67,12 @@ impl Listeners {
             });
             let group = inherited.group(address);
             let sockets = sockets.map_err(failed(address))?;
-            this.streams.extend(sockets.into_iter().map(|socket| (socket, group.clone())));
+            this.streams.extend(sockets.into_iter().map(|socket| (socket, group.clone(), entrances.open())));
         }
         for address in addresses(settings.transports.udp) {
             let sockets = sockets(|| inherited.udp(address), || listen::udp(address), all);
-            this.datagrams.extend(sockets.map_err(failed(address))?);
+            let sockets = sockets.map_err(failed(address))?;
+            this.datagrams.extend(sockets.into_iter().map(|socket| (socket, entrances.open())));
         }
         let process = settings.backend.process.as_ref();
         let blobs = process.map(|process| listen::tcp(process.blobs).map_err(failed(process.blobs)));
@@ -96,6 +103,8 @@ pub(super) struct DispatcherShared {
     pub(super) verdicts: SyncSender<VerdictSample>,
     /// The phase that the dispatcher has reached.
     pub(super) phase: watch::Receiver<Phase>,
+    /// The ways in that are open, in all threads.
+    pub(super) entrances: Entrances,
 }
 
 /// A thread that is ready to start: it has all its sockets.
@@ -133,7 +142,7 @@ impl WorkerSetup {
         let mut prepare = |shared: &SharedService| {
             let settings = &shared.settings;
             let is_last = number + 1 == settings.threads;
-            let listeners = Listeners::at(settings, inherited, is_last)?;
+            let listeners = Listeners::at(settings, inherited, is_last, &common.entrances)?;
             let delay = Delay::new(settings.limits.borrow().codel)?;
             Ok::<_, Error>(ServiceSetup { shared: shared.clone(), listeners, delay })
         };
@@ -146,7 +155,7 @@ impl WorkerSetup {
     /// The sockets at which it listens for connections, each with its service's place in the configuration.
     pub(super) fn streams(&self) -> impl Iterator<Item = (usize, &TcpListener)> {
         self.services.iter().flat_map(|ServiceSetup { shared, listeners, .. }| {
-            listeners.streams.iter().map(|(listener, _)| (shared.settings.service, listener))
+            listeners.streams.iter().map(|(listener, ..)| (shared.settings.service, listener))
         })
     }
 
@@ -225,13 +234,9 @@ fn serve<W: Wire>(
         async move { wait_for_phase(&mut phase, wanted).await }
     };
     accept_clients(&service, listeners.streams, phase)?;
-    for socket in listeners.datagrams {
+    for (socket, entrance) in listeners.datagrams {
         let socket = Rc::new(udp::Socket::new(socket)?);
-        let hearing = datagrams::listen(socket, Rc::clone(&service));
-        let closing = until(Phase::NotAccepting);
-        tokio::task::spawn_local(async {
-            tokio::select! { () = hearing => {}, () = closing => {} }
-        });
+        tokio::task::spawn_local(datagrams::serve(socket, entrance, Rc::clone(&service), phase.clone()));
     }
     tokio::task::spawn_local(leave(Rc::clone(&service), until(Phase::ClosingIdle)));
     tokio::task::spawn_local(Rc::clone(&service).receive_completions());
@@ -247,13 +252,19 @@ fn serve<W: Wire>(
 /// Accepts a service's clients.
 fn accept_clients<F: Front>(
     service: &Rc<F>,
-    streams: Vec<(TcpListener, SocketGroup)>,
+    streams: Vec<(TcpListener, SocketGroup, Entrance)>,
     phase: &watch::Receiver<Phase>,
 ) -> io::Result<()> {
-    for (listener, group) in streams {
+    for (listener, group, entrance) in streams {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let service = Rc::clone(service);
-        tokio::task::spawn_local(accept::listen_for_clients(listener, group, service, phase.clone()));
+        tokio::task::spawn_local(accept::listen_for_clients(
+            listener,
+            group,
+            entrance,
+            service,
+            phase.clone(),
+        ));
     }
     Ok(())
 }

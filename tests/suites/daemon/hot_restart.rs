@@ -71,17 +71,24 @@ fn connect_repeatedly(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
 
 /// As [`connect_repeatedly`], by datagrams.
 fn send_datagrams(over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
+    ask_by_datagrams(MEMCACHED, over, count)
+}
+
+/// Sends a datagram from a new port and waits for its answer, again and again, until it is `over`.
+fn ask_by_datagrams(address: SocketAddr, over: &AtomicBool, count: &AtomicUsize) -> Result<()> {
     let mut answer = [0; 100];
     while !over.load(Ordering::Relaxed) {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_read_timeout(Some(PATIENCE))?;
-        socket.send_to(b"\0\x07\0\0\0\x01\0\0get none\r\n", MEMCACHED)?;
+        socket.send_to(DATAGRAM, address)?;
         let len = socket.recv(&mut answer).context("a datagram went unanswered")?;
         ensure!(answer[..len] == *b"\0\x07\0\0\0\x01\0\0END\r\n", "{}", shown(&answer[..len]));
         count.fetch_add(1, Ordering::Relaxed);
     }
     Ok(())
 }
+
+const DATAGRAM: &[u8] = b"\0\x07\0\0\0\x01\0\0get none\r\n";
 
 /// The process that owns the maps.
 fn owner(site: &Site) -> Result<u64> {
@@ -330,6 +337,71 @@ fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+#[test]
+fn where_there_is_no_xdp_a_takeover_loses_no_datagram() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    let service = "transports = [\"udp\", \"tcp\"]\nhot_keys.cache = \"off\"";
+    for threads in [2, 3] {
+        let section = format!("threads = \"{threads}\"");
+        let mut gate = Listening::gate_with(&section, "memcached", store.address, service, tenants)?;
+        let address = gate.address;
+        let (config, _) = gate.files()?;
+        let mut command = Command::new(paths::gate());
+        command.args(["run", "--takeover", "--config"]).arg(config);
+        let over = AtomicBool::new(false);
+        let sent = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| ask_by_datagrams(address, &over, &sent))).collect();
+            let more = || {
+                let before = sent.load(Ordering::Relaxed);
+                wait_until("no datagram is answered", || Ok(sent.load(Ordering::Relaxed) > before + 200))
+            };
+            let taken_over = (|| {
+                more()?;
+                let mut next = ChildProcess::start("gate", command)?;
+                next.wait_for("took over from a running gate", PATIENCE)?;
+                wait_until("the old one ends", || Ok(!gate.program().is_running()?))?;
+                more()?;
+                anyhow::Ok(next)
+            })();
+            over.store(true, Ordering::Relaxed);
+            let ended = clients.into_iter().map(|client| client.join().expect("it does not panic"));
+            ended.collect::<Result<()>>()?;
+            taken_over?.end().map(drop)
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_under_way_is_answered_by_the_gate_that_leaves() -> Result<()> {
+    if !privilege::root("hot_restart::a_datagram_under_way_is_answered_by_the_gate_that_leaves") {
+        return Ok(());
+    }
+    before_stores("drain = \"60s\"", |site, mut first, store| {
+        let socket = UdpSocket::bind("127.0.0.1:0")?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let asked = |site: &Site| -> Result<Option<u64>> {
+            Ok(site.json(&["queues"])?["services"][0]["events"]["datagrams"].as_u64())
+        };
+        check(&mut connect(MEMCACHED)?, "get none\r\n", "END\r\n")?;
+        store.stall()?;
+        socket.send_to(DATAGRAM, MEMCACHED)?;
+        wait_until("it has not come", || Ok(asked(site)? == Some(1)))?;
+        let second = site.start(&["--takeover"])?;
+        first.wait_for("no new connections", PATIENCE)?;
+        ensure!(first.is_running()?, "it left a datagram unanswered");
+        store.signal(Signal::SIGCONT)?;
+        let mut answer = [0; 100];
+        let len = socket.recv(&mut answer).context("it went unanswered")?;
+        ensure!(answer[..len].ends_with(b"END\r\n"), "{}", shown(&answer[..len]));
+        first.finish(PATIENCE)?;
+        second.end().map(drop)
+    })
 }
 
 #[test]

@@ -10,10 +10,12 @@
 //! loopback, then counts as not charged; so does what the machine sends to itself ([`crate::dispatcher::local_addrs`]).
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 
-use nix::sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, recvmsg, sendmsg, setsockopt, sockopt};
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, SockaddrStorage, connect, recvmsg, sendmsg, setsockopt, sockopt,
+};
 use nix::{setsockopt_impl, sockopt_impl};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -69,6 +71,23 @@ impl Socket {
             setsockopt(&socket, FragmentSizeV6, &true)?;
         }
         Ok(Self { socket: UdpSocket::from_std(socket)?, any: address.ip().is_unspecified() })
+    }
+
+    /// Has datagrams from now on go to the other sockets at its address: it takes none but from itself. What has come stays, and
+    /// answers leave as before.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn turn_away(&self) -> io::Result<()> {
+        let own = self.socket.local_addr()?;
+        let reachable = match own.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        let itself = SockaddrStorage::from(SocketAddr::new(reachable, own.port()));
+        Ok(connect(self.socket.as_raw_fd(), &itself)?)
     }
 
     /// Waits until there is a datagram.

@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use gate_common::abi::Reason;
+use tokio::sync::watch;
 
 use super::respond::REFUSAL_BYTES;
 use super::service::{Service, Session};
@@ -36,6 +37,7 @@ use crate::dispatcher::clients::sender::Sender;
 use crate::dispatcher::clients::task_budget::TaskBudget;
 use crate::dispatcher::clients::udp::{Arrival, Socket};
 use crate::dispatcher::hot_cache::key_order::KeyOrder;
+use crate::dispatcher::hot_restart::{Entrance, Phase, wait_for_phase};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::Wire;
@@ -205,46 +207,98 @@ impl<W: Wire> Session<W> {
     }
 }
 
+/// Takes in what comes to a socket, until gate accepts no more.
+pub(crate) async fn serve<W: Wire>(
+    socket: Rc<Socket>,
+    entrance: Entrance,
+    service: Rc<Service<W>>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    tokio::select! {
+        () = listen(&socket, &service) => {}
+        () = wait_for_phase(&mut phase, Phase::HandingOver) => {}
+    }
+    // Where the other gate has this very socket, it takes in what comes from now on.
+    if *phase.borrow() == Phase::HandingOver
+        && let Err(error) = socket.turn_away()
+    {
+        let service = &service.settings.name;
+        tracing::warn!(service, %error, "datagrams may be lost while a socket is handed over");
+    }
+    // What has come before is this gate's. The kernel may have been about to add to it.
+    for _ in 0..LAST_LOOKS {
+        take_in(&socket, &service);
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    drop(entrance);
+}
+
 /// Takes in what comes to a socket, for ever.
-pub(crate) async fn listen<W: Wire>(socket: Rc<Socket>, service: Rc<Service<W>>) {
-    let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int, u32);
+async fn listen<W: Wire>(socket: &Rc<Socket>, service: &Service<W>) {
+    let mut control = control_buffer();
     loop {
-        if let Err(error) = receive_batch(&socket, &service, &mut control).await {
-            if once_a_minute(&LAST_WARNING, clock::monotonic()) {
-                tracing::warn!(service = service.settings.name, %error, "cannot receive a datagram; said once a minute");
+        let received = match socket.readable().await {
+            Ok(()) => receive_batch(socket, service, &mut control),
+            Err(error) => Err(error),
+        };
+        service.flush_pending();
+        match received {
+            // The others have their budget.
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => {
+                warn(service, &error);
+                tokio::time::sleep(RETRY_DELAY).await;
             }
-            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 }
 
-/// Takes in some datagrams, so that their requests reach the store together.
-async fn receive_batch<W: Wire>(
-    socket: &Rc<Socket>,
-    service: &Rc<Service<W>>,
-    control: &mut [u8],
-) -> io::Result<()> {
-    socket.readable().await?;
-    {
-        let scratch = &mut *service.scratch.borrow_mut();
-        let mut budget = TaskBudget::new();
-        while !budget.is_spent() {
-            match socket.receive(scratch, control) {
-                Ok((len, arrival)) => {
-                    service.datagram(socket, arrival, &scratch[..len]);
-                    budget.count_datagram(len);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
+/// Takes in what has come to a socket.
+fn take_in<W: Wire>(socket: &Rc<Socket>, service: &Service<W>) {
+    let mut control = control_buffer();
+    for _ in 0..LAST_BATCHES {
+        match receive_batch(socket, service, &mut control) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => return warn(service, &error),
         }
     }
     service.flush_pending();
-    // The others have their budget.
-    tokio::task::yield_now().await;
-    Ok(())
 }
 
+/// Takes in some datagrams, so that their requests reach the store together. True if there may be more.
+fn receive_batch<W: Wire>(socket: &Rc<Socket>, service: &Service<W>, control: &mut [u8]) -> io::Result<bool> {
+    let scratch = &mut *service.scratch.borrow_mut();
+    let mut budget = TaskBudget::new();
+    while !budget.is_spent() {
+        match socket.receive(scratch, control) {
+            Ok((len, arrival)) => {
+                service.datagram(socket, arrival, &scratch[..len]);
+                budget.count_datagram(len);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+/// Room for what the kernel says about a datagram beside its bytes.
+fn control_buffer() -> Vec<u8> {
+    nix::cmsg_space!(libc::in6_pktinfo, libc::in_pktinfo, libc::c_int, libc::c_int, u32)
+}
+
+fn warn<W: Wire>(service: &Service<W>, error: &io::Error) {
+    if once_a_minute(&LAST_WARNING, clock::monotonic()) {
+        let service = &service.settings.name;
+        tracing::warn!(service, %error, "cannot receive a datagram; said once a minute");
+    }
+}
+
+/// How often a socket that closes is looked at, and for how many batches each time.
+const LAST_LOOKS: u32 = 5;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LAST_BATCHES: u32 = 100;
 /// The time for which a socket may have no room for a reply; then the rest of it is lost.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 static LAST_WARNING: AtomicU64 = AtomicU64::new(0);
