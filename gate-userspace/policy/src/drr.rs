@@ -136,6 +136,43 @@ impl<T> DeficitRoundRobin<T> {
         Some(self.take_first(self.turns[turn], turn))
     }
 
+    /// Takes out all items that are lost, wherever they are in their flows, and hands them to `each`. O(items).
+    pub fn remove_all(&mut self, mut is_lost: impl FnMut(&T) -> bool, mut each: impl FnMut(T)) {
+        // From the last on: a flow that is removed moves none that is still to come.
+        for turn in (0..self.turns.len()).rev() {
+            let flow = self.turns[turn];
+            let mut left = self.flow_len(flow);
+            while left > 0 && is_lost(&self.items[self.flows[flow].first].value) {
+                left -= 1;
+                each(self.take_first(flow, turn));
+            }
+            if left == 0 {
+                continue;
+            }
+            let mut kept = self.flows[flow].first;
+            while self.items[kept].next != NONE {
+                let item = self.items[kept].next;
+                if !is_lost(&self.items[item].value) {
+                    kept = item;
+                    continue;
+                }
+                let Item { value, next, .. } = remove(&mut self.items, item);
+                self.items[kept].next = next;
+                each(value);
+            }
+            self.flows[flow].last = kept;
+        }
+    }
+
+    /// The number of items of a flow.
+    fn flow_len(&self, flow: usize) -> usize {
+        let first = self.flows[flow].first;
+        let items = std::iter::successors(Some(first), |&item| {
+            Some(self.items[item].next).filter(|&next| next != NONE)
+        });
+        items.count()
+    }
+
     /// The first item of each flow, in the order of their turns.
     pub fn firsts(&self) -> impl Iterator<Item = &T> {
         self.turns.iter().map(|&index| &self.items[self.flows[index].first].value)

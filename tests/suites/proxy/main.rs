@@ -12,6 +12,7 @@ mod http;
 mod identity;
 mod isolation;
 mod large;
+mod leavers;
 mod libraries;
 mod logs;
 mod members;

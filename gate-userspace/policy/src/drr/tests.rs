@@ -162,7 +162,7 @@ proptest::proptest! {
     /// Whatever is pushed, held back and removed: all comes out once, each flow's in order.
     #[test]
     fn nothing_is_lost_and_flows_keep_their_order(
-        steps in proptest::collection::vec((0_u8..4, 0_u32..5, 0_u64..30), 1..300),
+        steps in proptest::collection::vec((0_u8..6, 0_u32..5, 0_u64..30), 1..300),
     ) {
         let mut queue = DeficitRoundRobin::new(7);
         let mut model = BTreeMap::<u32, VecDeque<u64>>::new();
@@ -174,6 +174,15 @@ proptest::proptest! {
                     None
                 }
                 2 => queue.pop(|&(flow, _)| flow != key),
+                3 => {
+                    let is_lost = |&(flow, number): &(u32, u64)| flow != key && number % 3 != cost % 3;
+                    let mut lost = Vec::new();
+                    queue.remove_all(is_lost, |item| lost.push(item));
+                    for (&key, numbers) in &mut model {
+                        numbers.retain(|&number| !is_lost(&(key, number)) || !lost.contains(&(key, number)));
+                    }
+                    None
+                }
                 _ => queue.remove_first(|&(flow, _)| flow == key),
             };
             if let Some((key, number)) = out {

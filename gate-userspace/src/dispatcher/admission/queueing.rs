@@ -111,6 +111,19 @@ impl<T: QueuedRequest> Admission<T> {
         Some(Dequeued { request, bytes, result: Err(refusal) })
     }
 
+    /// All requests of the queue whose reply nobody wants any more, wherever they wait. They are refused.
+    pub(crate) fn remove_late(&self, now: Nanos) -> Vec<Dequeued<T>> {
+        let is_late = |queued: &Queued<T>| self.is_late(&queued.item, now.saturating_sub(queued.since));
+        let removed = self.queue.borrow_mut().remove_lost(is_late);
+        let refused = removed.into_iter().map(|(tier, Queued { item: request, bytes, since, .. })| {
+            self.on_dequeued(&request);
+            self.delay.borrow_mut().left(tier, now, now.saturating_sub(since), 0);
+            self.refuse_queued(&request, LATE);
+            Dequeued { request, bytes, result: Err(LATE) }
+        });
+        refused.collect()
+    }
+
     fn on_dequeued(&self, request: &T) {
         let (waiting, last) = request.client_queue().get();
         request.client_queue().set((waiting - 1, last));

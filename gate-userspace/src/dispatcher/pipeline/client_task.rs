@@ -23,34 +23,20 @@ impl<W: Wire> Session<W> {
         mut socket: ClientReader,
         service: Rc<Service<W>>,
     ) -> CloseCause {
-        let ended = loop {
-            match std::future::poll_fn(|cx| self.poll(cx, &mut socket, &service)).await {
-                TaskEvent::Closed(ended) => break ended,
-                // In boxes: few clients need their room.
-                TaskEvent::Login => {
-                    tokio::select! {
-                        to = Box::pin(self.change(&service)) => self.resume_in(to),
-                        ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => break ended,
-                    }
-                }
-                TaskEvent::Streaming(large) => {
-                    match Box::pin(self.stream_request(*large, &mut socket, &service)).await {
-                        Ok(()) => self.resume_in(ConnectionMode::Shared),
-                        Err(ended) => break ended,
-                    }
-                }
-                TaskEvent::Dedicated => match Box::pin(self.serve_dedicated(&mut socket, &service)).await {
-                    Ok(()) => self.resume_in(ConnectionMode::Shared),
-                    Err(ended) => break ended,
-                },
-            }
+        let ended = tokio::select! {
+            biased;
+            ended = self.converse(&mut socket, &service) => ended,
+            // Whatever its requests wait for.
+            () = self.socket().lost() => CloseCause::ClientLeft,
         };
         self.dead.set(Some(ended));
         self.resume_store();
-        // Requests that the store has not answered hold the socket open.
-        socket.close();
+        // Requests that the store has not answered hold the client, and not its socket.
+        self.socket().close();
+        self.socket().release();
+        drop(socket);
+        service.note_leaver(&self);
         drop((self.share.take(), self.slot.take(), self.dedicated_slot.take()));
-        // So would they hold this.
         let conversation = &mut *self.conversation.borrow_mut();
         (conversation.input, conversation.replies) = (Buffer::default(), Replies::new(W::refuse));
         self.other_bytes.set(0);
@@ -58,10 +44,39 @@ impl<W: Wire> Session<W> {
         ended
     }
 
+    async fn converse(self: &Rc<Self>, socket: &mut ClientReader, service: &Rc<Service<W>>) -> CloseCause {
+        loop {
+            match std::future::poll_fn(|cx| self.poll(cx, socket, service)).await {
+                TaskEvent::Closed(ended) => return ended,
+                // In boxes: few clients need their room.
+                TaskEvent::Login => {
+                    tokio::select! {
+                        to = Box::pin(self.change(service)) => self.resume_in(to),
+                        ended = std::future::poll_fn(|cx| self.poll_ended(cx)) => return ended,
+                    }
+                }
+                TaskEvent::Streaming(large) => {
+                    match Box::pin(self.stream_request(*large, socket, service)).await {
+                        Ok(()) => self.resume_in(ConnectionMode::Shared),
+                        Err(ended) => return ended,
+                    }
+                }
+                TaskEvent::Dedicated => match Box::pin(self.serve_dedicated(socket, service)).await {
+                    Ok(()) => self.resume_in(ConnectionMode::Shared),
+                    Err(ended) => return ended,
+                },
+            }
+        }
+    }
+
     /// Writes what is ready, and lets the client's task go on if it waited for that.
     pub(crate) fn flush_pending(self: &Rc<Self>, service: &Service<W>) {
         if let Some(sender) = self.datagram() {
             return self.answer_datagram(sender, service);
+        }
+        let closes = service.closes_idle.get();
+        if closes {
+            self.socket().hold_back(true);
         }
         let mut conversation = self.conversation.borrow_mut();
         let written = self.write(&mut conversation.replies.output, service);
@@ -77,8 +92,12 @@ impl<W: Wire> Session<W> {
         } else {
             conversation.awaits_output && service.has_room(self, &conversation.replies)
         };
+        drop(conversation);
+        if closes {
+            self.end_if_idle();
+            self.socket().hold_back(false);
+        }
         if written != WriteStatus::Complete || resumes || self.is_gone() {
-            drop(conversation);
             self.wake();
         }
     }
@@ -203,6 +222,7 @@ impl<W: Wire> Session<W> {
             Ok(()) if bytes.filled().is_empty() => {
                 self.left.set(true);
                 self.conversation.borrow_mut().closing = true;
+                service.note_leaver(self);
             }
             Ok(()) => self.on_input(service, bytes.filled()),
             Err(_) => self.dead.set(Some(CloseCause::ClientLeft)),

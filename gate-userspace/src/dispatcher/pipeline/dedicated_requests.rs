@@ -12,7 +12,6 @@
 //!   the tenant within a transaction goes to the store as a command that it does not know, so that the transaction fails.
 
 use std::future::poll_fn;
-use std::io::ErrorKind;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -36,9 +35,12 @@ use crate::dispatcher::wire::{Effect, Route, SessionState as _, Wire};
 use crate::protocol::Step;
 
 mod admission;
+mod input;
 mod login;
 mod memory;
 mod replies;
+
+use input::Input;
 
 /// The requests of a client with a dedicated connection.
 pub(super) struct DedicatedRequests<'a, W: Wire> {
@@ -149,29 +151,14 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                         return Err(CloseCause::ClientLeft);
                     }
                     self.release();
-                    if self.read_or_return(from_client).await? {
-                        return Ok(());
+                    match self.read_or_return(from_client).await? {
+                        Input::More => {}
+                        Input::Returns => return Ok(()),
+                        Input::Ended => return Err(self.give_last_replies(to_store).await),
                     }
                 }
             }
         }
-    }
-
-    /// Reads more of what the client sends. True if it may return to the shared connections instead.
-    async fn read_or_return(&mut self, from_client: &ClientReader) -> Result<bool, CloseCause> {
-        if self.is_clean() {
-            tokio::select! {
-                biased;
-                () = self.replies_until(0) => {}
-                read = self.read(from_client, None) => return read.map(|()| false),
-            }
-            self.may_return = self.exchange.state_is_known.get();
-            return Ok(self.may_return);
-        }
-        let mut body = self.body.take();
-        let read = self.read(from_client, body.as_mut().map(|body| &mut body.progress)).await;
-        self.body = body;
-        read.map(|()| false)
     }
 
     /// True if the client may return to the shared connections once it has all replies.
@@ -416,32 +403,5 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.client.has_progress.set(true);
         self.out.clear();
         Ok(())
-    }
-
-    /// Reads more of what the client sends. A body must go on in time.
-    async fn read(&self, from_client: &ClientReader, mut body: Option<&mut BodyProgress>) -> Ended {
-        let client = self.client;
-        let patience = self.service.limits.get().client_timeout;
-        client.conversation.borrow_mut().awaits_output = false;
-        let len = loop {
-            match &mut body {
-                None => from_client.readable().await.map_err(|_| CloseCause::ClientLeft)?,
-                Some(progress) => progress.readable(from_client, patience).await?,
-            }
-            let read =
-                client.conversation.borrow_mut().input.fill(CHUNK, |bytes| from_client.try_read_buf(bytes));
-            match read {
-                Ok(len) => break len,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Err(CloseCause::ClientLeft),
-            }
-        };
-        if let Some(progress) = body {
-            progress.received(len);
-        }
-        client.conversation.borrow_mut().awaits_output = true;
-        client.has_progress.set(true);
-        self.update_memory();
-        if len > 0 { Ok(()) } else { Err(CloseCause::ClientLeft) }
     }
 }

@@ -145,8 +145,16 @@ impl<W: Wire> Service<W> {
         store.send(in_flight, request, bytes, (follow_up, slow), now);
     }
 
-    /// Refuses requests that have waited too long while no permit became free.
+    /// Refuses requests that have waited too long while no permit became free, and those of clients that have left.
     pub(crate) fn expire(&self, now: Nanos) {
+        if self.has_leavers.take() {
+            for Dequeued { request, bytes, result } in self.admission.remove_late(now) {
+                if let Err(refusal) = result {
+                    self.refuse_dequeued(request, refusal);
+                }
+                self.admission.recycle(bytes);
+            }
+        }
         while let Some(Dequeued { request, bytes, result }) = self.admission.expire(now) {
             if let Err(refusal) = result {
                 self.refuse_dequeued(request, refusal);
@@ -172,7 +180,7 @@ impl<W: Wire> Service<W> {
             return self.end_part(&client, &split, seq, PartOutcome::Refused(refusal, charged.price));
         }
         if !cache_role.is_coalesced() {
-            self.refuse_queued(&client, seq, silent || client.left.get(), refusal);
+            self.refuse_queued(&client, seq, silent, refusal);
         }
         cache_role.fail(refusal);
     }

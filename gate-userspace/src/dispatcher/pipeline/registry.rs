@@ -84,10 +84,28 @@ impl<W: Wire> Service<W> {
         });
     }
 
-    /// Closes the connections of clients that have nothing under way.
+    /// Notes that a client has left, or has ended its side: its requests leave the queue soon.
+    pub(crate) fn note_leaver(&self, client: &Session<W>) {
+        let (waiting, _) = client.queued.get();
+        self.has_leavers.set(self.has_leavers.get() || waiting > 0);
+    }
+
+    /// Closes the connections of clients that have nothing under way, and from now on those of others as soon as they have their
+    /// replies: a client that reads the end of its connection right behind a reply has not asked again.
     pub(crate) fn close_idle_clients(&self) {
+        self.closes_idle.set(true);
         let clients = self.clients.borrow();
-        let clients = clients.iter().filter_map(Weak::upgrade);
-        clients.filter(|client| client.is_idle()).for_each(|client| client.end(CloseCause::ClientLeft));
+        clients.iter().filter_map(Weak::upgrade).for_each(|client| client.end_if_idle());
+    }
+}
+
+impl<W: Wire> Session<W> {
+    /// Closes the connection if nothing is under way on it. A request that has come and not been read is under way.
+    pub(crate) fn end_if_idle(&self) {
+        if !self.is_gone() && self.is_idle() && !self.socket().has_unread() {
+            // At once: what comes from now on is not answered.
+            self.socket().close();
+            self.end(CloseCause::ClientLeft);
+        }
     }
 }

@@ -96,6 +96,10 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) refusal_pace: RefCell<RefusalPace<Rc<Session<W>>>>,
     /// The connected clients.
     pub(crate) clients: RefCell<Vec<Weak<Session<W>>>>,
+    /// True once connections are closed on which nothing is under way.
+    pub(crate) closes_idle: Cell<bool>,
+    /// True if a client has left whose requests may be in the queue.
+    pub(crate) has_leavers: Cell<bool>,
     /// The connections of each tenant's clients.
     pub(crate) slots: Arc<Slots>,
     /// Connections whose proxy has not said yet whose they are.
@@ -186,6 +190,8 @@ impl<W: Wire> Service<W> {
             memory: Rc::new(memory),
             refusal_pace: RefCell::default(),
             clients,
+            closes_idle: Cell::new(false),
+            has_leavers: Cell::new(false),
             slots,
             pending_headers: PendingHeaders::default(),
             turns,

@@ -89,10 +89,8 @@ impl<W: Wire> Session<W> {
             };
         let mut input = std::mem::take(&mut self.conversation.borrow_mut().input);
         let received = Buffer::default();
-        let has_permit = false;
-        let answered = 0;
-        let done = None;
-        let stream = BodyStream { client: self, service, line, received, has_permit, answered, done };
+        let stream =
+            BodyStream { client: self, service, line, received, permit: None, answered: 0, done: None };
         let passed = stream.run(&mut streamed, &mut input, from_client).await;
         self.conversation.borrow_mut().input = input;
         match passed {
@@ -155,12 +153,28 @@ struct BodyStream<'a, W: Wire> {
     line: DedicatedConnection,
     /// Received from the store, and not decoded.
     received: Buffer,
-    /// True while the request holds a permit.
-    has_permit: bool,
+    /// The permit that the request holds while the store answers.
+    permit: Option<Permit<'a, W>>,
     /// The bytes of the reply that have come.
     answered: usize,
     /// When the store had done what it could without the client.
     done: Option<Nanos>,
+}
+
+/// A permit that is held while the store answers, whatever becomes of the client meanwhile.
+struct Permit<'s, W: Wire>(&'s Service<W>);
+
+impl<'s, W: Wire> Permit<'s, W> {
+    fn retake(service: &'s Service<W>) -> Self {
+        service.admission.retake_permit();
+        Self(service)
+    }
+}
+
+impl<W: Wire> Drop for Permit<'_, W> {
+    fn drop(&mut self) {
+        self.0.admission.release_permit();
+    }
 }
 
 impl<W: Wire> BodyStream<'_, W> {
@@ -187,8 +201,7 @@ impl<W: Wire> BodyStream<'_, W> {
             Err(stop) => return Err(stop),
         }
         let sent = clock::monotonic();
-        self.service.admission.retake_permit();
-        self.has_permit = true;
+        self.permit = Some(Permit::retake(self.service));
         let slow = streamed.occupies_store.then(|| self.service.settings.begin_slow(sent));
         let answered = self.answer(streamed).await;
         if let (Ok(()), Some(slow)) = (&answered, slow) {
@@ -357,8 +370,7 @@ impl<W: Wire> BodyStream<'_, W> {
 
     /// Releases the permit. Returns when the store had done what it could without the client.
     fn release_permit(&mut self) -> Nanos {
-        if std::mem::take(&mut self.has_permit) {
-            self.service.admission.release_permit();
+        if self.permit.take().is_some() {
             self.done = Some(clock::monotonic());
         }
         self.done.unwrap_or_else(clock::monotonic)
@@ -374,7 +386,7 @@ impl<W: Wire> BodyStream<'_, W> {
             if given == bytes.len() {
                 continue;
             }
-            if self.has_permit {
+            if self.permit.is_some() {
                 self.release_permit();
                 self.service.dispatch(clock::monotonic());
                 self.service.flush_pending();

@@ -284,6 +284,18 @@ impl<T> Queue<T> {
         None
     }
 
+    /// Takes out all requests that are lost, wherever they wait, without a permit.
+    pub(crate) fn remove_lost(&mut self, is_lost: impl Fn(&Queued<T>) -> bool) -> Vec<(Tier, Queued<T>)> {
+        let Self { requests, tiers, .. } = self;
+        let mut lost = Vec::new();
+        for (tier, waiting) in Tier::ALL.into_iter().zip(tiers) {
+            for lane in &mut waiting.lanes {
+                lane.remove_all(|&request| is_lost(&requests[request]), |request| lost.push((tier, request)));
+            }
+        }
+        lost.into_iter().map(|(tier, request)| (tier, self.remove(request))).collect()
+    }
+
     /// How many of a tier wait, and since when the one does that has waited longest.
     pub(crate) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
         let waiting = &self.tiers[tier.index()];

@@ -1,8 +1,10 @@
 //! A connection to a store: plain, by TLS or at a Unix socket.
 
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
 use std::task::{Context, Poll};
 
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::dispatcher::store_place::Endpoint;
@@ -140,6 +142,17 @@ impl StoreSocket {
             Self::Plain(_) | Self::Unix(_) => Ok(()),
             Self::Tls(socket) => socket.flush_all().await,
         }
+    }
+
+    /// Says that nothing more comes. What the store still says can be read.
+    pub(crate) fn end_output(&self) {
+        let fd = match self {
+            Self::Plain(socket) => socket.as_raw_fd(),
+            Self::Unix(socket) => socket.as_raw_fd(),
+            Self::Tls(socket) => return socket.end_output(),
+        };
+        // The store may have closed it.
+        let _ = shutdown(fd, Shutdown::Write);
     }
 
     /// Where it leads to.

@@ -8,13 +8,13 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 use rustls::Connection;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::turns::{Party, Turns};
@@ -215,6 +215,15 @@ impl TlsSocket {
         self.socket.writable().await
     }
 
+    /// Waits until the other side has reset the connection, or its kernel does not answer any more.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    pub(crate) async fn lost(&self) -> io::Result<()> {
+        self.socket.ready(Interest::ERROR).await.map(drop)
+    }
+
     /// Reads, or waits for something to read.
     pub(crate) fn poll_read_shared(
         &self,
@@ -254,13 +263,22 @@ impl TlsSocket {
 
     /// Says that nothing more comes, if the socket takes that at once, and ends the connection.
     pub(crate) fn close(&self) {
+        self.end(Shutdown::Both);
+    }
+
+    /// Says that nothing more comes, if the socket takes that at once. What the other side still says can be read.
+    pub(crate) fn end_output(&self) {
+        self.end(Shutdown::Write);
+    }
+
+    fn end(&self, direction: Shutdown) {
         let tls = &mut *self.tls.borrow_mut();
         if !tls.is_handshaking() {
             tls.send_close_notify();
         }
         // The other side may have left.
         let _ = self.send(tls);
-        let _ = shutdown(self.fd(), Shutdown::Both);
+        let _ = shutdown(self.fd(), direction);
     }
 
     /// A last word, not encrypted, to a client that does not speak TLS: nobody waits for it to read.
@@ -285,6 +303,12 @@ impl TlsSocket {
             tls.write_tls(&mut Now(&self.socket))?;
         }
         Ok(())
+    }
+}
+
+impl AsFd for TlsSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
