@@ -242,6 +242,7 @@ fn judge(rows: &mut [Row]) {
             row.limit_us = limit_us;
             row.verdict = match row.through.p99_us {
                 _ if row.through.errors > 0 => Verdict::NotKept,
+                _ if row.about.may_wait => Verdict::Kept,
                 p99_us if p99_us <= limit_us => Verdict::Kept,
                 p99_us if p99_us <= noise_us && row.about.not_kept().is_none() => Verdict::Unclear,
                 _ => Verdict::NotKept,

@@ -9,6 +9,7 @@
 
 mod connections;
 mod datagrams;
+mod dear;
 mod hostile;
 mod memcached;
 mod not_kept;
@@ -89,14 +90,16 @@ pub enum Group {
     Datagrams,
     /// Requests to Redis.
     Redis,
+    /// One dear command of Redis at a time.
+    Dear,
     /// The operator's work meanwhile.
     Operation,
 }
 
 impl Group {
     /// All of them, in the table's order.
-    pub const ALL: [Self; 5] =
-        [Self::Connections, Self::Memcached, Self::Datagrams, Self::Redis, Self::Operation];
+    pub const ALL: [Self; 6] =
+        [Self::Connections, Self::Memcached, Self::Datagrams, Self::Redis, Self::Dear, Self::Operation];
 
     /// Its heading in tables.
     #[must_use]
@@ -106,6 +109,7 @@ impl Group {
             Self::Memcached => "Requests to memcached",
             Self::Datagrams => "Datagrams to memcached",
             Self::Redis => "Requests to Redis",
+            Self::Dear => "One dear command of Redis at a time",
             Self::Operation => "While the operator works",
         }
     }
@@ -116,6 +120,7 @@ impl Group {
             Self::Memcached => memcached::behaviours(),
             Self::Datagrams => datagrams::behaviours(),
             Self::Redis => redis::behaviours(),
+            Self::Dear => dear::behaviours(),
             Self::Operation => operation::behaviours(),
         }
     }
@@ -136,6 +141,10 @@ pub struct Behaviour {
     pub group: Group,
     /// False if there is nothing to do without a gate.
     pub directly: bool,
+    /// True if the polite tenant's requests may wait for it, and must not fail.
+    pub may_wait: bool,
+    /// A script that fills Redis for it; its argument is the number of elements.
+    fill: &'static str,
     run: fn(&Hostile<'_>) -> Result<()>,
 }
 
@@ -147,7 +156,17 @@ impl Behaviour {
         does: &'static str,
         run: fn(&Hostile<'_>) -> Result<()>,
     ) -> Self {
-        Self { name, does, store, origin: Origin::Tenant, group, directly: true, run }
+        Self {
+            name,
+            does,
+            store,
+            origin: Origin::Tenant,
+            group,
+            directly: true,
+            may_wait: false,
+            fill: "",
+            run,
+        }
     }
 
     fn by(self, origin: Origin) -> Self {

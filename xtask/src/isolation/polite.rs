@@ -1,7 +1,7 @@
 //! The polite tenant: reads and writes a few keys of its own at a modest rate, open loop.
 //!
 //! A request's latency counts from when it was due, so that a store that stands still is seen by every request that was
-//! due meanwhile. A request fails if its answer is another than the expected one, or none comes within [`PATIENCE`]; it
+//! due meanwhile. A request fails if its answer is another than the expected one, or none comes in time; it
 //! counts with the time until then. One in [`RECONNECT_EVERY`] requests is sent over a new connection, so that a service
 //! that takes no more connections is noticed.
 
@@ -41,8 +41,8 @@ const RECONNECT_EVERY: u32 = 100;
 const KEYS: usize = 16;
 const VALUE: &str =
     "a value of the polite tenant, which nobody else writes and everybody who can read it sees as it is";
-/// The longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait for an answer before the measurement.
+const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request, and the only right answer.
 struct Exchange {
@@ -77,7 +77,7 @@ fn exchanges(store: Store) -> Vec<Exchange> {
     (0..KEYS).flat_map(of_key).collect()
 }
 
-/// Measures for so long what the polite tenant of `store` sees at `target`.
+/// Measures for so long what the polite tenant of `store` sees at `target`, if it waits so long for an answer.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ fn exchanges(store: Store) -> Vec<Exchange> {
 pub(super) fn measure(
     store: Store,
     target: SocketAddr,
-    lasts: Duration,
+    (lasts, patience): (Duration, Duration),
     begun: impl FnOnce(),
 ) -> Result<Seen> {
     let exchanges = exchanges(store);
@@ -97,7 +97,7 @@ pub(super) fn measure(
         }
     }
     let mut polite =
-        Polite { target, exchanges, connections, seen: Vec::new(), errors: 0, first_error: None };
+        Polite { target, patience, exchanges, connections, seen: Vec::new(), errors: 0, first_error: None };
     begun();
     polite.run(lasts)?;
     Ok(polite.seen())
@@ -105,6 +105,8 @@ pub(super) fn measure(
 
 struct Polite {
     target: SocketAddr,
+    /// The longest wait for an answer.
+    patience: Duration,
     exchanges: Vec<Exchange>,
     /// The first [`CONNECTIONS`] take requests; the rest have been replaced, and wait for their last answers.
     connections: Vec<Connection>,
@@ -232,12 +234,12 @@ impl Polite {
         let now = Instant::now();
         for place in (0..self.connections.len()).rev() {
             let front = self.connections[place].pending.front();
-            if front.is_some_and(|&(due, _)| now >= due + PATIENCE) {
+            if front.is_some_and(|&(due, _)| now >= due + self.patience) {
                 self.fail(place, "no answer");
             }
         }
         let oldest = self.connections.iter().filter_map(|connection| connection.pending.front()).min();
-        oldest.map_or(now, |&(due, _)| due) + PATIENCE
+        oldest.map_or(now, |&(due, _)| due) + self.patience
     }
 
     fn seen(mut self) -> Seen {
@@ -292,7 +294,7 @@ impl Connection {
 
     /// Before the measurement, one at a time.
     fn ask_and_wait(&mut self, exchange: &Exchange) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + FIRST_PATIENCE;
         self.output.extend_from_slice(&exchange.request);
         while self.input != exchange.answer {
             self.write()?;

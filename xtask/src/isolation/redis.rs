@@ -16,9 +16,14 @@ fn row(name: &'static str, does: &'static str, run: fn(&Hostile<'_>) -> Result<(
 
 /// Stores the data that behaviours ask for: 100,000 keys, and one of each type that is large.
 pub(super) fn fill(store: SocketAddr) -> Result<()> {
+    run_script(store, FILL, "")
+}
+
+/// Runs a script that answers `OK`.
+pub(super) fn run_script(store: SocketAddr, script: &str, argument: &str) -> Result<()> {
     let mut stream = TcpStream::connect(store)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    stream.write_all(&resp(&["EVAL", FILL, "0"]))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.write_all(&resp(&["EVAL", script, "0", argument]))?;
     let mut said = [0; 5];
     stream.read_exact(&mut said)?;
     ensure!(&said == b"+OK\r\n", "{:?}", String::from_utf8_lossy(&said));

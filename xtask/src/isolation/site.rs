@@ -24,6 +24,7 @@ use crate::paths;
 #[derive(Debug)]
 pub struct Site {
     directory: Directory,
+    elements: usize,
 }
 
 /// The server that the polite tenant and the hostile one ask.
@@ -55,7 +56,13 @@ impl Site {
     pub fn make() -> Result<Self> {
         ensure!(paths::gate().exists(), "no {}: run `cargo xtask test`", paths::gate().display());
         reserve_descriptors();
-        Ok(Self { directory: Directory::make()? })
+        Ok(Self { directory: Directory::make()?, elements: ELEMENTS })
+    }
+
+    /// The same, with so many elements in the keys of dear commands.
+    #[must_use]
+    pub fn with_elements(self, elements: usize) -> Self {
+        Self { elements, ..self }
     }
 
     /// Measures the polite tenant for `lasts` beside a behaviour; before that, without it, for `baseline`.
@@ -71,12 +78,17 @@ impl Site {
         lasts: Duration,
     ) -> Result<Measured> {
         let (_store, store_address) = start_store(behaviour.store)?;
+        if !behaviour.fill.is_empty() {
+            redis::run_script(store_address, behaviour.fill, &self.elements.to_string())?;
+        }
         let gate = match target {
             Target::Directly => None,
             Target::ThroughGate => Some(Gate::start(&self.directory, behaviour.store, store_address)?),
         };
         let address = gate.as_ref().map_or(store_address, |gate| gate.address);
-        let ask = |lasts, begun: &mut dyn FnMut()| measure(behaviour.store, address, lasts, begun);
+        let patience = if behaviour.may_wait { LONG_PATIENCE } else { USUAL_PATIENCE };
+        let ask =
+            |lasts, begun: &mut dyn FnMut()| measure(behaviour.store, address, (lasts, patience), begun);
         let baseline = baseline.map(|lasts| ask(lasts, &mut || ())).transpose()?;
         let (begin, begun) = std::sync::mpsc::channel();
         let between = gate.as_ref();
@@ -253,6 +265,11 @@ fn reserve_descriptors() {
     }
 }
 
+/// In the keys of dear commands.
+const ELEMENTS: usize = 1_000_000;
+/// How long the polite tenant waits for an answer: where all have to wait, longer than gate lets a store be silent.
+const USUAL_PATIENCE: Duration = Duration::from_secs(2);
+const LONG_PATIENCE: Duration = Duration::from_secs(12);
 /// More than any behaviour takes.
 const MOST_DESCRIPTORS: i32 = 4_096;
 const PATIENCE: Duration = Duration::from_secs(20);

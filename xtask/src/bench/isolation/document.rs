@@ -10,7 +10,8 @@ use crate::isolation::Group;
 pub(super) fn render(machine: &Machine, each: Duration, rounds: usize, rows: &[Row]) -> String {
     let mut text = introduction(machine, each, rounds, rows);
     for group in Group::ALL {
-        let _ = write!(text, "\n## {}\n\n{HEAD}", group.name());
+        let words = if group == Group::Dear { DEAR } else { "" };
+        let _ = write!(text, "\n## {}\n\n{words}{HEAD}", group.name());
         for row in rows.iter().filter(|row| row.about.group == group) {
             let directly = row.directly.as_ref().map_or_else(|| "| | ".to_owned(), cells);
             let _ = writeln!(
@@ -46,6 +47,13 @@ fn errors(summary: &Summary) -> String {
 const HEAD: &str = "\
 | what the neighbour does | alone: p99 | directly: errors | p99 | through gate: errors | p99 | kept |
 |---|---|---|---|---|---|---|
+";
+
+const DEAR: &str = "\
+Keys have a million elements (in the suite a tenth, unless it runs with `--long`). A tenant to whom nothing is denied asks one command,
+waits for its answer, and asks again. Redis does nothing else meanwhile, so that everybody waits, through gate as directly. *Kept*: no
+request of the polite tenant fails; it is given 12 s, where gate lets a store be silent for 10 s (`slow_timeout`).
+
 ";
 
 fn introduction(machine: &Machine, each: Duration, rounds: usize, rows: &[Row]) -> String {
