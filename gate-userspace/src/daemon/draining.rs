@@ -17,12 +17,12 @@ pub(super) struct Draining {
 }
 
 impl Draining {
-    /// Closes the listening sockets; `None` if there are no clients to wait for, at most for `patience`.
+    /// Closes the listening sockets; `None` if there is nobody to wait for, at most for `patience`.
     pub(super) fn start(dispatcher: &Dispatcher, patience: Nanos) -> Option<Self> {
-        let clients = dispatcher.clients();
-        if clients == 0 {
+        if !dispatcher.is_serving() {
             return None;
         }
+        let clients = dispatcher.clients();
         tracing::info!(clients, at_most = %patience, "draining: a second SIGTERM ends it");
         dispatcher.close();
         let close_idle_at = clock::monotonic().saturating_add(patience);

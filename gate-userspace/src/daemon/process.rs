@@ -158,12 +158,11 @@ impl Daemon {
 
     /// Begins to drain; false if there is nothing to wait for, or it was told so before.
     fn drain(&mut self) -> bool {
-        let clients = self.dispatcher.as_ref().map_or(0, Dispatcher::clients);
-        if clients == 0 {
+        let Some(dispatcher) = self.dispatcher.as_ref().filter(|dispatcher| dispatcher.is_serving()) else {
             return false;
-        }
+        };
         if self.draining.is_some() {
-            tracing::warn!(left = clients, "told to end again: ending with clients left");
+            tracing::warn!(left = dispatcher.clients(), "told to end again: ending with clients left");
             return false;
         }
         // Before the sockets close: new connections reach the stores, whatever becomes of those of a gate that is lost.

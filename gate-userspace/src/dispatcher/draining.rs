@@ -57,12 +57,18 @@ impl Dispatcher {
         }
     }
 
+    /// True if a client is connected, or a datagram unanswered.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        let datagrams = || self.shared.iter().map(|service| service.bounds.datagrams.load(Ordering::Relaxed));
+        self.clients() > 0 || datagrams().sum::<usize>() > 0
+    }
+
     /// True if nobody is to be served any more: no client is connected or about to be, and no datagram unanswered. Holds for good once
     /// clients are no longer accepted.
     #[must_use]
     pub fn has_served_all(&self) -> bool {
-        let datagrams = || self.shared.iter().map(|service| service.bounds.datagrams.load(Ordering::Relaxed));
-        self.entrances.are_closed() && self.clients() == 0 && datagrams().sum::<usize>() == 0
+        self.entrances.are_closed() && !self.is_serving()
     }
 
     /// Waits for the clients here, and for those of the predecessor: the successor, which knows only of this gate, must not
