@@ -12,9 +12,10 @@ impl<E: StoreEvents> StoreConnection<E> {
     /// says nothing while answers to others come, or parts of one.
     pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits, shared: &StoreState) {
         let mut state = self.state.borrow_mut();
-        shared.note_heard(state.last_read);
         if self.is_paused.get() {
             state.last_read = now;
+        } else {
+            shared.note_heard(state.last_read);
         }
         let is_slow = state.slow > 0;
         let oldest = state.waiting.front().map(|waiting| waiting.since.max(state.last_read));
