@@ -89,8 +89,6 @@ pub(crate) struct Client<W: Wire> {
     pub(crate) is_held: Cell<bool>,
     /// Its refusals that are ready to be written.
     pub(crate) pending_refusals: PendingRefusals,
-    /// True once the client has ended its side of the connection, and has most likely left.
-    pub(crate) left: Cell<bool>,
     /// True if bytes have come or gone since the last look; and the time for which none have.
     pub(crate) has_progress: Cell<bool>,
     pub(crate) stuck_for: Cell<Duration>,
@@ -192,7 +190,6 @@ impl<W: Wire> Client<W> {
             last_refused: Cell::new(0),
             is_held: Cell::new(false),
             pending_refusals: PendingRefusals::default(),
-            left: Cell::new(false),
             has_progress: Cell::new(true),
             stuck_for: Cell::new(Duration::ZERO),
             unfinished: Cell::new(None),

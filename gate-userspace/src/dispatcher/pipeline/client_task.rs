@@ -220,9 +220,7 @@ impl<W: Wire> Session<W> {
         let mut bytes = ReadBuf::new(scratch);
         match std::task::ready!(socket.poll_read(cx, &mut bytes)) {
             Ok(()) if bytes.filled().is_empty() => {
-                self.left.set(true);
                 self.conversation.borrow_mut().closing = true;
-                service.note_leaver(self);
             }
             Ok(()) => self.on_input(service, bytes.filled()),
             Err(_) => self.dead.set(Some(CloseCause::ClientLeft)),

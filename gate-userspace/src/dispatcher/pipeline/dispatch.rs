@@ -51,7 +51,8 @@ impl<W: Wire> QueuedRequest for QueueItem<W, Session<W>> {
     }
 
     fn is_wanted(&self) -> bool {
-        !self.client().is_gone() && !self.client().left.get()
+        // One that has ended its own side may still read.
+        !self.client().is_gone()
     }
 
     fn is_coalesced(&self) -> bool {

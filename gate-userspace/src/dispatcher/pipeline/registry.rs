@@ -84,7 +84,7 @@ impl<W: Wire> Service<W> {
         });
     }
 
-    /// Notes that a client has left, or has ended its side: its requests leave the queue soon.
+    /// Notes that a client has left: its requests leave the queue soon.
     pub(crate) fn note_leaver(&self, client: &Session<W>) {
         let (waiting, _) = client.queued.get();
         self.has_leavers.set(self.has_leavers.get() || waiting > 0);

@@ -42,7 +42,6 @@ impl<W: Wire> DedicatedRequests<'_, W> {
     /// The client has ended its side, and may still read. It gets the replies that Redis would give it: all to what does not wait for
     /// other clients, and of the rest what the store says at once when it is told that nothing more comes.
     pub(super) async fn give_last_replies(&self, to_store: &StoreSocket) -> CloseCause {
-        self.client.left.set(true);
         let is_cut_off = self.body.as_ref().is_some_and(|body| !body.is_skipped);
         let (waiting, ends) = {
             let outstanding = self.exchange.outstanding.borrow();
