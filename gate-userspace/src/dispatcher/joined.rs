@@ -28,6 +28,8 @@ pub(crate) struct Joined<M> {
     /// The first error of a store.
     error: OnceCell<Box<[u8]>>,
     has_failed: Cell<bool>,
+    /// True if a part has no answer: its store may do it yet.
+    is_late: Cell<bool>,
     /// Bytes of values that have come.
     held: Cell<usize>,
     is_begun: Cell<bool>,
@@ -58,6 +60,7 @@ impl<M> Joined<M> {
             reply: OnceCell::new(),
             error: OnceCell::new(),
             has_failed: Cell::new(false),
+            is_late: Cell::new(false),
             held: Cell::new(0),
             is_begun: Cell::new(false),
             mark: RefCell::new(mark),
@@ -167,8 +170,16 @@ impl<M> Joined<M> {
         self.is_begun.get()
     }
 
-    /// The mark of what is written, for the first who asks.
-    pub(crate) fn take_mark(&self) -> Option<M> {
-        self.mark.take()
+    /// A part has no answer.
+    pub(crate) fn loses_answer(&self) {
+        self.is_late.set(true);
+    }
+
+    /// All parts have their outcomes: `over` ends the mark of what is written. Where a part has no answer, the mark is dropped, and
+    /// so stays for the time within which the store may do it yet.
+    pub(crate) fn end_mark(&self, over: impl FnOnce(M)) {
+        if let Some(mark) = self.mark.take().filter(|_| !self.is_late.get()) {
+            over(mark);
+        }
     }
 }

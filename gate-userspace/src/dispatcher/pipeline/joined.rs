@@ -170,7 +170,9 @@ impl<W: Wire> Service<W> {
                 redirects: 0,
                 cache_role: CacheRole::Part(Rc::clone(split)),
             };
-            let slow = W::occupies_store(&request).then(|| self.settings.begin_slow(now));
+            // A node does them one behind the other.
+            let occupies = W::occupies_store(whole) || W::occupies_store(&request);
+            let slow = occupies.then(|| self.settings.begin_slow(now));
             store.send(in_flight, &request, bytes, (None, slow), now);
         }
     }
@@ -200,7 +202,8 @@ impl<W: Wire> Service<W> {
         let part = place_of(split, seq);
         let given = reply.given();
         let mut values = given;
-        if reply.is_first {
+        // What nobody has asked for, and is left out, comes ahead of it.
+        if reply.is_first && reply.answer.give > 0 {
             let is_whole = reply.answer.last;
             match W::part_reply(joined.join, joined.keys_of(part), given) {
                 Some(PartReply::Values(at)) => values = &given[at..],
@@ -267,6 +270,7 @@ impl<W: Wire> Service<W> {
                 PartOutcome::Declined { bytes: 0, sent: clock::monotonic(), is_paused: true }
             }
         };
+        joined.loses_answer();
         self.drop_values(client, (split, joined));
         self.end_part(client, split, seq, outcome);
     }

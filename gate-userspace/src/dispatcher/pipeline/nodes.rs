@@ -21,7 +21,6 @@ use crate::dispatcher::clients::replies::Replies;
 use crate::dispatcher::cluster::Cluster;
 use crate::dispatcher::hot_cache::CacheRole;
 use crate::dispatcher::hot_cache::versions::Mark;
-use crate::dispatcher::joined::Joined;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, SeqNo, Target};
@@ -321,7 +320,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) {
         let Some(outcome) = outcome else { return };
-        split.joined.as_ref().and_then(Joined::take_mark).into_iter().for_each(Mark::over);
+        split.joined.iter().for_each(|joined| joined.end_mark(Mark::over));
         let whole = &split.charged;
         match outcome {
             SplitOutcome::Answered(Read { rows, bytes, sent, is_paused })

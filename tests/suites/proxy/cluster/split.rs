@@ -294,6 +294,38 @@ fn no_answer_is_kept_while_parts_write() -> Result<()> {
 }
 
 #[test]
+fn nothing_is_kept_while_a_lost_part_may_be_done_yet() -> Result<()> {
+    let site = Site::new(&format!(
+        "{SPLIT_WRITES}store_timeout = \"20s\"\nhot_keys = {{ cache = \"on\", threshold = \"5\", ttl = \"3s\" }}\n"
+    ))?;
+    let keys = site.keys();
+    let mut client = site.client()?;
+    let mut writer = site.client()?;
+    wait_until("they are kept", || {
+        for key in &keys {
+            client.check(&format!("GET {key}"), "$-1\r\n")?;
+        }
+        Ok(counter(&site.gate, "cache-hits")? > 10)
+    })?;
+    // A node loses gate's connection with its part of a write, which it has not done.
+    let mut node = site.cluster.client(0)?;
+    node.check("CLIENT PAUSE 60000 WRITE", "+OK\r\n")?;
+    writer.send(&[format!("MSET {} v {} v", keys[0], keys[1])])?;
+    wait_until("the part is at its node", || Ok(node.ask("CLIENT LIST")?.contains(" cmd=mset ")))?;
+    node.ask("CLIENT KILL TYPE normal SKIPME yes")?;
+    ensure!(writer.reply()?.starts_with("-UNCERTAIN "));
+    node.check("CLIENT UNPAUSE", "+OK\r\n")?;
+    for (place, key) in keys[..2].iter().enumerate() {
+        wait_until("its node answers", || Ok(client.ask(&format!("GET {key}"))?.starts_with('$')))?;
+        (0..50).try_for_each(|_| client.ask(&format!("GET {key}")).map(drop))?;
+        // What a store does late comes past gate as well.
+        site.cluster.client(place)?.check(&format!("SET {key} late"), "+OK\r\n")?;
+        client.check(&format!("GET {key}"), &bulk("late"))?;
+    }
+    Ok(())
+}
+
+#[test]
 fn what_all_nodes_have_is_one_answer() -> Result<()> {
     let site = Site::new("")?;
     let plain = Listening::redis()?;
