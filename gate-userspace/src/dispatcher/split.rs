@@ -24,11 +24,13 @@ pub(crate) struct Split<M> {
     pub(crate) joined: Option<Joined<M>>,
     pub(crate) charged: Charged,
     features: CostFeatures,
+    /// The number of keys of all parts; of what is asked of all stores, that of the stores.
+    rows: u32,
     /// The number of its parts, of those that have no outcome yet, and of those that are answered.
     count: u32,
     left: Cell<u32>,
     answered: Cell<u32>,
-    rows: Cell<u32>,
+    read_rows: Cell<u32>,
     bytes: Cell<usize>,
     /// When the first part was sent.
     sent: Cell<Nanos>,
@@ -86,10 +88,11 @@ impl<M> Split<M> {
             joined: None,
             charged,
             features,
+            rows: features.rows.max(1),
             count,
             left: Cell::new(count),
             answered: Cell::new(0),
-            rows: Cell::new(0),
+            read_rows: Cell::new(0),
             bytes: Cell::new(0),
             sent: Cell::new(Nanos::MAX),
             is_paused: Cell::new(false),
@@ -103,7 +106,8 @@ impl<M> Split<M> {
     /// A request whose reply is joined, in its place.
     pub(crate) fn of_joined(own: SeqNo, charged: Charged, features: CostFeatures, joined: Joined<M>) -> Self {
         let count = joined.runs().len() as u32;
-        Self { joined: Some(joined), ..Self::new(own, charged, features, count) }
+        let rows = joined.keys().max(1);
+        Self { joined: Some(joined), rows, ..Self::new(own, charged, features, count) }
     }
 
     /// The features of the request, with the rows of its replies.
@@ -113,7 +117,7 @@ impl<M> Split<M> {
 
     /// The price of a part with so many of its rows.
     pub(crate) fn price_of(&self, rows: u32) -> MilliRu {
-        let share = u64::from(self.charged.price.0) * u64::from(rows) / u64::from(self.features.rows.max(1));
+        let share = u64::from(self.charged.price.0) * u64::from(rows) / u64::from(self.rows);
         MilliRu(u32::try_from(share).unwrap_or(u32::MAX).min(self.charged.price.0))
     }
 
@@ -127,9 +131,9 @@ impl<M> Split<M> {
         self.is_passed.get()
     }
 
-    /// The price of the parts that were not sent, at most that of the whole.
-    pub(crate) fn unspent(&self) -> MilliRu {
-        self.unspent.get().min(self.charged.price)
+    /// The price of the parts that were sent.
+    pub(crate) fn spent(&self) -> MilliRu {
+        MilliRu(self.charged.price.0.saturating_sub(self.unspent.get().0))
     }
 
     /// A part has its outcome; returns that of the whole with the last one's.
@@ -138,7 +142,7 @@ impl<M> Split<M> {
         match outcome {
             PartOutcome::Answered { rows, bytes, sent, is_paused } => {
                 self.answered.set(self.answered.get() + 1);
-                self.rows.set(self.rows.get().saturating_add(rows));
+                self.read_rows.set(self.read_rows.get().saturating_add(rows));
                 self.read(bytes, sent, is_paused);
             }
             PartOutcome::Declined { bytes, sent, is_paused } => {
@@ -167,7 +171,7 @@ impl<M> Split<M> {
 
     fn outcome(&self) -> SplitOutcome {
         let read = Read {
-            rows: self.rows.get(),
+            rows: self.read_rows.get(),
             bytes: self.bytes.get(),
             sent: self.sent.get(),
             is_paused: self.is_paused.get(),
@@ -277,7 +281,7 @@ mod tests {
         let split = split(2);
         assert_eq!([1, 39, 40].map(|rows| split.price_of(rows)), [25, 975, 1_000].map(MilliRu));
         let _ = split.part_ended(Refused(FULL, split.price_of(39)));
-        assert_eq!(split.unspent(), MilliRu(975));
+        assert_eq!(split.spent(), MilliRu(25));
         assert!(split.passes() && !split.passes() && split.is_passed());
     }
 

@@ -4,7 +4,7 @@ use gate_common::abi::{OtherBucket, Reason};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::Admission;
-use crate::dispatcher::request::Payer;
+use crate::dispatcher::request::{Charged, Payer};
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::protocol::Refusal;
@@ -58,6 +58,20 @@ impl<T> Admission<T> {
             && let Some(buckets) = self.tenants.borrow().request_limits(tenant, ledger)
         {
             buckets.give_back(limits, price);
+        }
+    }
+
+    /// Gives back to its limits what a request took of which a part has run, but for the price that was `spent`.
+    pub(in crate::dispatcher) fn return_rest_to_limits(
+        &self,
+        ledger: &Ledger,
+        charged: &Charged,
+        spent: MilliRu,
+    ) {
+        if charged.limits != LimitSet::NONE
+            && let Some(buckets) = self.tenants.borrow().request_limits(charged.tenant, ledger)
+        {
+            buckets.give_back_rest(charged.limits, charged.price, spent);
         }
     }
 }

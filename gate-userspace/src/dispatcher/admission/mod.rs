@@ -274,6 +274,18 @@ impl<T> Admission<T> {
         self.return_to_limits(ledger, charged.tenant, charged.limits, charged.price);
     }
 
+    /// Ends the charge of a request that has run in part, and been counted as passed without its price: what was not `spent` is given
+    /// back. For limits by requests it stays one.
+    pub(crate) fn end_charge(&self, ledger: &mut Ledger, charged: &Charged, spent: MilliRu) {
+        if spent < charged.price {
+            ledger.refund(charged.account(), MilliRu(charged.price.0 - spent.0));
+            self.return_rest_to_limits(ledger, charged, spent);
+        }
+        if !charged.is_charged_by_xdp {
+            ledger.count_charged(charged.tenant, spent);
+        }
+    }
+
     /// Counts a request as passed, unless it is counted.
     #[inline]
     pub(crate) fn count_passed(&self, ledger: &Ledger, charged: &mut Charged) {

@@ -231,10 +231,11 @@ impl<W: Wire> Service<W> {
         Ok(())
     }
 
-    /// A part is sent: with the first one the request counts as passed.
+    /// A part is sent: with the first one the request counts as passed. Its price is counted at its end, when it is known what was sent.
     pub(super) fn part_passes(&self, split: &Split<Mark>, ledger: &Ledger) {
         if split.passes() {
-            self.admission.count_passed(ledger, &mut split.charged.clone());
+            let mut unpriced = Charged { price: MilliRu::ZERO, ..split.charged.clone() };
+            self.admission.count_passed(ledger, &mut unpriced);
         }
     }
 
@@ -335,13 +336,14 @@ impl<W: Wire> Service<W> {
             SplitOutcome::Refused(refusal) => {
                 let ledger = &mut *self.ledger.borrow_mut();
                 if split.is_passed() {
-                    let unspent = Charged { price: split.unspent(), ..whole.clone() };
-                    self.admission.give_back(ledger, &unspent);
                     ledger.count_refusal(whole.tenant, refusal.reason, MilliRu::ZERO, false);
                 } else {
                     self.admission.refuse(ledger, whole, refusal);
                 }
             }
+        }
+        if split.is_passed() {
+            self.admission.end_charge(&mut self.ledger.borrow_mut(), whole, split.spent());
         }
         if client.is_gone() {
             return;

@@ -158,6 +158,13 @@ impl RequestLimits {
         let buckets = set.0.into_iter().filter_map(|place| self.buckets.get(usize::from(place)));
         buckets.for_each(|bucket| bucket.give_back(price));
     }
+
+    /// Gives back what a request of this price took, but for what one of the price that was `spent` takes: a part of it has run.
+    pub(crate) fn give_back_rest(&self, set: LimitSet, price: MilliRu, spent: MilliRu) {
+        let buckets = set.0.into_iter().filter_map(|place| self.buckets.get(usize::from(place)));
+        let rest = |bucket: &Bucket| MilliRu(bucket.cost(price).0.saturating_sub(bucket.cost(spent).0));
+        buckets.for_each(|bucket| bucket.give_back_cost(rest(bucket)));
+    }
 }
 
 impl Bucket {
@@ -170,9 +177,13 @@ impl Bucket {
     }
 
     fn give_back(&self, price: MilliRu) {
+        self.give_back_cost(self.cost(price));
+    }
+
+    fn give_back_cost(&self, cost: MilliRu) {
         let Limits { rate, .. } = self.limit.bucket;
-        let cost = rate.time_for(self.cost(price).0);
-        update(&self.tat, |tat| refund(tat, cost));
+        let time = rate.time_for(cost.0);
+        update(&self.tat, |tat| refund(tat, time));
     }
 }
 
@@ -240,6 +251,26 @@ mod tests {
         assert_eq!(refused.limit, Some("range"));
         limits.give_back(only_type, MilliRu(80_000));
         assert_eq!(limits.take(only_type, MilliRu(80_000), NOW, false), Ok(()));
+    }
+
+    #[test]
+    fn what_has_run_in_part_stays_a_request() {
+        let limits = RequestLimits::after(None, &both()).unwrap();
+        let set = limits.of(Some("range"), QueryType(Class::ALL.len() as u16));
+        let only_type = limits.of(Some("range"), QueryType(0));
+        for _ in 0..2 {
+            assert_eq!(limits.take(set, MilliRu(50_000), NOW, false), Ok(()));
+            limits.give_back_rest(set, MilliRu(50_000), TEN);
+        }
+        assert_eq!(limits.take(set, TEN, NOW, false).unwrap_err().limit, Some("lrange"));
+        // Twice 40 of twice 50 request units came back.
+        assert_eq!(limits.take(only_type, MilliRu(80_000), NOW, false), Ok(()));
+        assert!(limits.take(only_type, MilliRu(1_000), NOW, false).is_err());
+        // Of what is dearer than the limit ever admits, the limit itself was taken.
+        let limits = RequestLimits::after(None, &both()).unwrap();
+        assert_eq!(limits.take(only_type, MilliRu(900_000), NOW, false), Ok(()));
+        limits.give_back_rest(only_type, MilliRu(900_000), MilliRu(400_000));
+        assert!(limits.take(only_type, MilliRu(1_000), NOW, false).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::counter;
 use gate_tests::proxy::Listening;
-use gate_tests::redis_cluster::Client;
+use gate_tests::redis_cluster::{Client, RedisCluster};
 use gate_tests::rng::Rng;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
@@ -124,6 +124,44 @@ fn a_request_in_parts_is_one_request() -> Result<()> {
     let queues = site.gate.json(&["queues"])?;
     let under_way = queues["services"][0]["in_flight"].as_u64();
     ensure!(under_way.is_none_or(|under_way| under_way == 0), "{queues}");
+    Ok(())
+}
+
+/// One node takes its part, and those of the others wait for the only permit longer than they may.
+#[test]
+fn what_runs_in_part_is_paid_for_in_part() -> Result<()> {
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n\
+                   limits = { delete = \"0.01/s\" }";
+    let service = "parallelism = \"1\"\nadmission = \"off\"\ndeadline = \"100ms\"\nstore_timeout = \"20s\"\n\
+                   price = { base = \"4 RU\", row = \"1 RU\", kib = \"0 RU\", learn = \"off\" }\n";
+    let cluster = RedisCluster::start(3)?;
+    let gate = Listening::gate_before_cluster(&cluster.addresses()[..1], service, tenants)?;
+    let site = Site { cluster, gate };
+    site.knows_slots()?;
+    let mut client = site.client()?;
+    let charged = || {
+        let tenant = site.gate.json(&["tenants"])?["tenants"][0].clone();
+        tenant["charged_ru"].as_f64().context("no charge")
+    };
+    let delete = format!("DEL {}", site.keys().join(" "));
+    for (line, third, refusal) in [("DBSIZE", 5.0 / 3.0, "-OVERLOADED "), (&delete, 7.0 / 3.0, "-UNCERTAIN ")]
+    {
+        let before = charged()?;
+        let failed = counter(&site.gate, "part-failed")?;
+        site.cluster.nodes[0].signal(Signal::SIGSTOP)?;
+        client.send(&[line])?;
+        let refused =
+            wait_until("the others are refused", || Ok(counter(&site.gate, "part-failed")? == failed + 2));
+        site.cluster.nodes[0].signal(Signal::SIGCONT)?;
+        refused?;
+        let said = client.reply()?;
+        ensure!(said.starts_with(refusal), "{line}: {said}");
+        let paid = charged()? - before;
+        ensure!((paid - third).abs() < 0.01, "{line}: {paid} RU");
+    }
+    // A limit by requests counts it as one.
+    let said = client.ask(&delete)?;
+    ensure!(said.contains("limit=delete"), "{said}");
     Ok(())
 }
 
