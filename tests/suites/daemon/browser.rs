@@ -1,10 +1,12 @@
 //! The page of the admin port in a real browser: Debian's Chromium, driven over WebDriver.
 
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +15,8 @@ use gate_tests::packet::Packet;
 use gate_tests::proxy::{Listening, PATIENCE, address, read_until};
 use gate_tests::raw::RawSender;
 use gate_tests::{daemon, privilege};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use xtask::lab::process::ChildProcess;
@@ -341,6 +344,71 @@ fn the_page_recovers_from_a_restart_without_a_reload() -> Result<()> {
         site.end().await?;
         next.end()?;
         Ok(())
+    })
+}
+
+/// Has a gate stand still once a page that is opened there asks for the first document; returns where that is, and how often a page
+/// asks for its history from then on.
+fn standing_still(gate: SocketAddr, process: u32) -> Result<(SocketAddr, Arc<AtomicU32>)> {
+    let listener = TcpListener::bind(address())?;
+    let port = listener.local_addr()?;
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&asked);
+    let has_asked = Arc::<AtomicBool>::default();
+    let relay = move |mut page: TcpStream| -> Result<()> {
+        let head = read_until(&mut page, b"\r\n\r\n")?;
+        if head.starts_with(b"GET /v1/") && !has_asked.swap(true, Ordering::Relaxed) {
+            kill(Pid::from_raw(process.try_into()?), Signal::SIGSTOP)?;
+        } else if head.starts_with(b"GET /v1/history ") {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut gate = TcpStream::connect(gate)?;
+        gate.write_all(&head)?;
+        // The page's end of a request says that it has given up.
+        let (mut from, to) = (page.try_clone()?, gate.try_clone()?);
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut &to);
+            to.shutdown(Shutdown::Both)
+        });
+        std::io::copy(&mut gate, &mut page)?;
+        Ok(page.shutdown(Shutdown::Both)?)
+    };
+    std::thread::spawn(move || {
+        for page in listener.incoming().map_while(Result::ok) {
+            let relay = relay.clone();
+            // A connection that fails is the page's to notice.
+            std::thread::spawn(move || relay(page));
+        }
+    });
+    Ok((port, asked))
+}
+
+#[test]
+fn the_page_says_that_gate_stands_still_and_recovers() -> Result<()> {
+    in_runtime(async {
+        let mut site = Site::new().await?;
+        let says = "document.getElementById('state').innerText.includes('gate says nothing')";
+        let is_well = "document.getElementById('state').innerText.includes('every store is well')";
+        let gone = "document.body.classList.contains('gone')";
+        site.until(is_well).await?;
+        let process = site.gate.program().id();
+        let (relay, asked) = standing_still(site.port, process)?;
+        // One that is opened before gate stands still, and one that was there.
+        site.page.goto(&format!("http://{relay}/")).await?;
+        for opened in [true, false] {
+            if !opened {
+                site.gate.signal(Signal::SIGSTOP)?;
+            }
+            let said = site.until(says).await;
+            let greyed = site.script(&format!("return {gone}")).await;
+            site.gate.signal(Signal::SIGCONT)?;
+            said?;
+            ensure!(greyed? == true, "what it shows looks like news");
+            site.until(&format!("{is_well} && !{gone}")).await?;
+            site.until(&cell("acme", 5)).await?;
+        }
+        ensure!(asked.load(Ordering::Relaxed) > 0, "its charts never began with what was before");
+        site.end().await
     })
 }
 

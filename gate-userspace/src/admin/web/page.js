@@ -431,7 +431,9 @@ function received(snapshot) {
   // One of another gate, or of one that was started anew, has no rates with the last.
   state.before = state.now;
   state.now = snapshot;
-  addPoint(pointOf(snapshot));
+  // The history may end with a later one than the first event.
+  const isKnown = state.point && snapshot.at_ms <= state.point.at_ms && snapshot.unix_s <= state.point.unix_s;
+  if (!isKnown) addPoint(pointOf(snapshot));
   drawCharts();
   draw();
 }
@@ -444,6 +446,9 @@ async function follow() {
     const path = token ? 'v1/events/keys' : 'v1/events';
     const response = await fetch(path, { headers, signal: silence.signal, cache: 'no-store' });
     if (!response.ok) throw new Error((await response.json()).error);
+    clearTimeout(timer);
+    if (!state.point) await recall();
+    timer = setTimeout(() => silence.abort(), SILENCE_MS);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let text = '';
     for (;;) {
@@ -494,4 +499,4 @@ document.addEventListener('keydown', (event) => {
 });
 addEventListener('resize', () => Object.values(charts).forEach((chart) => chart.resize()));
 
-recall().then(follow);
+follow();
