@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use aya::Ebpf;
+use aya::programs::tc::SchedClassifierLink;
 use aya::programs::{SchedClassifier, TcAttachType};
 use gate_common::abi::{self, Pending};
 use gate_common::units::Nanos;
-use gate_tests::daemon::Site;
+use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::memcached::{Datagrams, Memcached, PORT};
-use gate_tests::net::SERVER_INTERFACE;
+use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4};
 use gate_tests::privilege;
 use gate_tests::wait::wait_until;
 use gate_userspace::kernel::object;
@@ -322,5 +323,94 @@ fn a_takeover_goes_on_measuring_and_a_detach_ends_it() -> Result<()> {
     ensure!(site.gate(&["detach"])?.status.success());
     ensure!(at_egress(&site)? == [foreign], "{:?}", at_egress(&site)?);
     ensure!(site.anything_left()?.is_none(), "{:?}", site.anything_left()?);
+    Ok(())
+}
+
+/// Makes the pair of interfaces again, which went with one of them.
+fn make_again(site: &Site) -> Result<()> {
+    let Net { client, server, .. } = &site.net;
+    let peer = client.name();
+    server.ip(&format!("link add {SERVER_INTERFACE} type veth peer name {CLIENT_INTERFACE} netns {peer}"))?;
+    for (namespace, interface, address) in
+        [(client, CLIENT_INTERFACE, CLIENT), (server, SERVER_INTERFACE, SERVER_V4)]
+    {
+        namespace.ip(&format!("link set {interface} addrgenmode none up"))?;
+        namespace.add_address(interface, address.parse()?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_interface_that_is_made_again_is_measured_again() -> Result<()> {
+    let Some(site) = site("an_interface_that_is_made_again_is_measured_again")? else { return Ok(()) };
+    let server = Memcached::start(&site.net)?;
+    let mut gate = site.start(&[])?;
+    all_are_noted(&site)?;
+    client(&site)?.ask("get key\r\n")?;
+    wait_until("the answer was measured", || Ok(count(&site, "answered")? == 1))?;
+    drop(server);
+    site.net.server.ip(&format!("link del {SERVER_INTERFACE}"))?;
+    gate.wait_for("has vanished", PATIENCE)?;
+    make_again(&site)?;
+    gate.wait_for("attached again", PATIENCE)?;
+    wait_until("the program is at its egress", || Ok(at_egress(&site)? == [abi::MEASURE_PROGRAM]))?;
+    let _server = Memcached::start(&site.net)?;
+    all_are_noted(&site)?;
+    client(&site)?.ask("get key\r\n")?;
+    wait_until("the next answer was measured", || Ok(count(&site, "answered")? == 2))?;
+    gate.end()?;
+    ensure!(site.anything_left()?.is_none(), "{:?}", site.anything_left()?);
+    Ok(())
+}
+
+/// Attaches copies of a program until there is no room for another.
+fn fill_egress(program: &mut SchedClassifier) -> Result<Vec<SchedClassifierLink>> {
+    let mut links = Vec::new();
+    loop {
+        program.load()?;
+        let attached = program.attach(SERVER_INTERFACE, TcAttachType::Egress);
+        let link = attached.map(|id| program.take_link(id));
+        program.unload()?;
+        match link {
+            Ok(link) => links.push(link?),
+            Err(_) if links.len() > 1 => return Ok(links),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[test]
+fn where_egress_has_no_room_one_line_says_so() -> Result<()> {
+    let Some(site) = site("where_egress_has_no_room_one_line_says_so")? else { return Ok(()) };
+    let _server = Memcached::start(&site.net)?;
+    // As many programs of others as the kernel lets there be, each of its own.
+    let mut object = Ebpf::load(object::embedded().context("no eBPF object")?)?;
+    let foreign: &mut SchedClassifier = object.program_mut("gate_mark").context("no program")?.try_into()?;
+    let others = site.net.server.enter(|| fill_egress(foreign))??;
+
+    let not_measured = "answers of guarded services are not measured in passing here";
+    let mut command = site.net.server.command("sh");
+    // The log among what it prints.
+    command.args(["-c", "exec \"$0\" \"$@\" 2>&1"]).arg(paths::gate());
+    command.args(site.command(SERVER_INTERFACE).get_args());
+    let mut gate = ChildProcess::start("gate", command)?;
+    gate.wait_for(not_measured, PATIENCE)?;
+    // It serves all the same.
+    wait_until("the service answers", || Ok(client(&site)?.ask("get key\r\n")? == "END\r\n"))?;
+    ensure!(measured(&site)?["every"].is_null(), "{}", measured(&site)?);
+    // It tries again with the next attachment, and says nothing new.
+    std::fs::remove_file(site.pins().join("link"))?;
+    gate.wait_for("attached again", PATIENCE)?;
+    // With room it measures, from the next attachment on.
+    drop(others);
+    std::fs::remove_file(site.pins().join("link"))?;
+    wait_until("the program is at its egress", || Ok(at_egress(&site)? == [abi::MEASURE_PROGRAM]))?;
+    wait_until("answers are measured", || {
+        client(&site)?.ask("get key\r\n")?;
+        Ok(count(&site, "answered")? > 0)
+    })?;
+    let rest = gate.end()?;
+    let again: Vec<_> = rest.iter().filter(|line| line.contains(not_measured)).collect();
+    ensure!(again.is_empty(), "{again:?}");
     Ok(())
 }
