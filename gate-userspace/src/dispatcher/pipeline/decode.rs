@@ -74,6 +74,7 @@ impl<W: Wire> Service<W> {
                 Step::Request { len, request } => {
                     let end = self.take_request(client, conversation, request, &rest[..*len], now);
                     if end == Taken::Left {
+                        self.split_work.take();
                         break;
                     }
                     taken += len;
@@ -100,8 +101,9 @@ impl<W: Wire> Service<W> {
                     true
                 }
             };
-            conversation.budget.count_request(taken - before);
-            work.count(is_refused, taken - before);
+            let len = taken - before + self.split_work.take();
+            conversation.budget.count_request(len);
+            work.count(is_refused, len);
         }
         self.count_work(client, work);
         client.set_outstanding(conversation.replies.outstanding());

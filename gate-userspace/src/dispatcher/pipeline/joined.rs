@@ -66,6 +66,7 @@ impl<W: Wire> Service<W> {
                 break;
             }
         }
+        self.split_work.set(buffers.split_work());
         if buffers.runs.len() <= MOST_PARTS { Target::Several(join) } else { Target::CrossSlot }
     }
 
@@ -78,6 +79,7 @@ impl<W: Wire> Service<W> {
             let at = KeyPlace { node: node.index(), slot: node.index() };
             buffers.runs.push(Run { at, keys: 1, len: bytes.len() });
         }
+        self.split_work.set(buffers.split_work());
         if buffers.runs.is_empty() { Target::Nowhere } else { Target::Several(join) }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct Service<W: Wire> {
     pub(super) redirected: RefCell<Vec<RedirectedRequest<W, Session<W>>>>,
     /// The requests to each store that a client's is being split into.
     pub(super) part_buffers: RefCell<PartBuffers>,
+    /// The bytes of requests that take as long as the splitting since the work for a request was counted last.
+    pub(super) split_work: Cell<usize>,
     /// The cache of hot keys.
     pub(crate) hot: HotCache<W, Session<W>>,
     /// The shared connections.
@@ -182,6 +184,7 @@ impl<W: Wire> Service<W> {
             lines,
             redirected: RefCell::default(),
             part_buffers: RefCell::new(PartBuffers::new(stores)),
+            split_work: Cell::new(0),
             metrics,
             service_metrics,
             verdicts,

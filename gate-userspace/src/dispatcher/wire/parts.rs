@@ -71,6 +71,12 @@ impl PartBuffers {
         Self { stores: vec![Vec::new(); stores], runs: Vec::new() }
     }
 
+    /// The bytes of requests that take as long as the splitting of one into these runs, whether they are sent or not.
+    pub(crate) fn split_work(&self) -> usize {
+        let of_run = |run: &Run| BYTES_OF_PART + run.keys as usize * BYTES_OF_KEY + run.len / BYTES_COPIED;
+        self.runs.iter().map(of_run).sum()
+    }
+
     /// Forgets all requests.
     pub(crate) fn clear(&mut self) {
         self.stores.iter_mut().for_each(Vec::clear);
@@ -81,6 +87,12 @@ impl PartBuffers {
 /// The parts of a request. One that has more is refused: each takes memory like a request.
 pub(crate) const MOST_PARTS: usize = 1_024;
 
+/// A part takes as long as so many bytes of a request, which are those of one request more, and the slot of a key as so many. A byte of
+/// a request takes as long as the copy of so many.
+const BYTES_OF_PART: usize = 256;
+const BYTES_OF_KEY: usize = 64;
+const BYTES_COPIED: usize = 8;
+
 /// The beginning of the reply to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartReply {
@@ -90,4 +102,21 @@ pub(crate) enum PartReply {
     Number(u64),
     /// All of it.
     Whole,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_counts_as_a_request_and_what_is_copied_as_work() {
+        let at = KeyPlace { node: 0, slot: 0 };
+        let of = |runs: &[Run]| PartBuffers { stores: Vec::new(), runs: runs.to_vec() }.split_work();
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&vec![Run { at, keys: 1, len: 0 }; 1_000]), 1_000 * (BYTES_OF_PART + BYTES_OF_KEY));
+        // Of many keys in a few slots the keys count.
+        assert_eq!(of(&[Run { at, keys: 500, len: 0 }; 2]), 2 * BYTES_OF_PART + 1_000 * BYTES_OF_KEY);
+        // A script of 64 KiB for 64 nodes: half a megabyte.
+        assert!(of(&[Run { at, keys: 1, len: 64 << 10 }; 64]) > 512 << 10);
+    }
 }

@@ -165,6 +165,28 @@ fn what_runs_in_part_is_paid_for_in_part() -> Result<()> {
     Ok(())
 }
 
+/// In one round of 10 ms the refusals of a tenant may take a twentieth of it: of requests with so many parts, one.
+#[test]
+fn refused_requests_are_paced_by_their_parts() -> Result<()> {
+    let small = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"1 RU/s\"\nburst = \"4s\"";
+    let cluster = RedisCluster::start(3)?;
+    let gate = Listening::gate_before_cluster(&cluster.addresses()[..1], "", small)?;
+    let site = Site { cluster, gate };
+    site.knows_slots()?;
+    let keys: Vec<_> = (0..1_000).map(|number| format!("k{number}")).collect();
+    let read = command(&[&["EXISTS"], &keys.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    let mut client = site.client()?;
+    wait_until("the client waits for the next round", || {
+        let before = counter(&site.gate, "reads-paused")?;
+        client.send(&vec![&read; 20])?;
+        for _ in 0..20 {
+            let said = client.reply()?;
+            ensure!(said.starts_with("-THROTTLED ") || said.starts_with("-DENIED "), "{said}");
+        }
+        Ok(counter(&site.gate, "reads-paused")? >= before + 5)
+    })
+}
+
 #[test]
 fn what_is_not_split_is_refused_as_by_a_node() -> Result<()> {
     let site = Site::new("")?;
