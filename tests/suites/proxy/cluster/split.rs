@@ -178,7 +178,7 @@ fn refused_requests_are_paced_by_their_parts() -> Result<()> {
     let mut client = site.client()?;
     wait_until("the client waits for the next round", || {
         let before = counter(&site.gate, "reads-paused")?;
-        client.send(&vec![&read; 20])?;
+        client.send(&[&read; 20])?;
         for _ in 0..20 {
             let said = client.reply()?;
             ensure!(said.starts_with("-THROTTLED ") || said.starts_with("-DENIED "), "{said}");
