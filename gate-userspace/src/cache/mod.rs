@@ -50,6 +50,9 @@ pub(crate) use key::Key;
 pub(crate) use pieces::Pieces;
 pub(crate) use processed::Processed;
 pub(crate) use record::Record;
-pub(crate) use response::{Fields, Freshness, StaleUse, StoredResponse, keyed_request, lower_case};
+pub(crate) use response::{
+    CDN_CACHE_CONTROL, Fields, Freshness, StaleUse, StoredResponse, forbids_keeping, keyed_request,
+    lower_case, says_of_keeping,
+};
 pub use store::{Cache, OpenError, Verified};
 pub(crate) use store::{SCHEMES, ToWrite};

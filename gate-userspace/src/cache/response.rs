@@ -5,6 +5,8 @@
 //! fetched with the fields of its key alone, or by a client's own request: a request with another value of a field that `Vary`
 //! names does not match it.
 //!
+//! `CDN-Cache-Control` counts in the place of `Cache-Control` and `Expires` ([`targeted`]).
+//!
 //! An answer with an explicit lifetime is kept whatever its status, but for a 304, a part (206), and those that no cache may
 //! keep (RFC 6585).
 //!
@@ -12,6 +14,7 @@
 //! `must-revalidate`, `proxy-revalidate` nor `no-cache`; to requests that say nothing of freshness themselves.
 
 mod said;
+mod targeted;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -30,6 +33,7 @@ use self::said::{
     bound_age, bound_lifetimes, directives, name_of, number, rewrite_dates, says_any, says_of_freshness,
     value_of,
 };
+pub(crate) use self::targeted::CDN_CACHE_CONTROL;
 use super::digest::Digest;
 
 /// Fields of a request that are part of its key, by name; several values of one are joined.
@@ -90,9 +94,9 @@ impl StoredResponse {
         (digest, len): (Digest, u64),
     ) -> Option<Self> {
         bound_age(&mut headers);
-        let is_own =
-            headers.contains_key(SET_COOKIE) || !headers.get_all(CACHE_CONTROL).iter().all(may_be_shared);
-        if is_own || headers.contains_key(CONTENT_RANGE) {
+        let mut said = headers.clone();
+        targeted::apply(&mut said);
+        if headers.contains_key(SET_COOKIE) || headers.contains_key(CONTENT_RANGE) || forbids(&said) {
             return None;
         }
         let names: Vec<_> = vary(&headers).collect();
@@ -108,8 +112,8 @@ impl StoredResponse {
         let varied: Option<Vec<_>> = varied.map(|name| value_of(&request.headers, name)).collect();
         let varied = varied?;
         let mut answer = hyper::Response::new(());
-        *answer.status_mut() = if may_be_of(status, &headers) { StatusCode::OK } else { status };
-        *answer.headers_mut() = headers.clone();
+        *answer.status_mut() = if may_be_of(status, &said) { StatusCode::OK } else { status };
+        *answer.headers_mut() = said;
         lower_case(answer.headers_mut());
         bound_lifetimes(answer.headers_mut());
         rewrite_dates(answer.headers_mut());
@@ -314,6 +318,18 @@ fn keyed_parts(request: &request::Parts, fields: &Fields) -> Option<request::Par
     )
 }
 
+/// True if an origin says something of how its answer may be kept.
+pub(crate) fn says_of_keeping(headers: &HeaderMap) -> bool {
+    OF_KEEPING.iter().any(|name| headers.contains_key(name))
+}
+
+/// True if an origin wants nothing of its answer to be kept.
+pub(crate) fn forbids_keeping(headers: &HeaderMap) -> bool {
+    let mut said = headers.clone();
+    targeted::apply(&mut said);
+    forbids(&said)
+}
+
 /// True for an answer that may be kept though its status is not known: one with an explicit lifetime (RFC 9111, 3).
 fn may_be_of(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_explicit = headers.contains_key(EXPIRES)
@@ -321,6 +337,11 @@ fn may_be_of(status: StatusCode, headers: &HeaderMap) -> bool {
             .any(|said| LIFETIMES.iter().any(|name| name_of(said).eq_ignore_ascii_case(name)));
     let must_be_known = directives(headers).any(|said| name_of(said).eq_ignore_ascii_case("must-understand"));
     is_explicit && !must_be_known && !NEVER_KEPT.contains(&status.as_u16()) && !status.is_informational()
+}
+
+/// True if `Cache-Control` keeps an answer from others.
+fn forbids(headers: &HeaderMap) -> bool {
+    !headers.get_all(CACHE_CONTROL).iter().all(may_be_shared)
 }
 
 /// False if a value of `Cache-Control` has a word that keeps an answer from others, however the rest is to be read.
@@ -383,6 +404,8 @@ const LIFETIMES: [&str; 2] = ["max-age", "s-maxage"];
 const NEVER_KEPT: [u16; 6] = [206, 304, 428, 429, 431, 511];
 /// Fields that say when an answer was given.
 const OF_TIME: [HeaderName; 3] = [AGE, DATE, EXPIRES];
+/// Fields that say for how long, and for whom, an answer may be kept.
+const OF_KEEPING: [HeaderName; 3] = [CACHE_CONTROL, CDN_CACHE_CONTROL, EXPIRES];
 /// Fields of a body, which a 304 does not change.
 const OF_BODY: [&str; 5] =
     ["content-length", "content-encoding", "content-range", "content-md5", "transfer-encoding"];

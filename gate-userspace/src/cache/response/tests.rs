@@ -68,6 +68,17 @@ fn only_what_may_be_given_again_is_kept() {
         (200, &[("cache-control", "max-age=0, stale-while-revalidate=9")], true),
         (200, &[("cache-control", "max-age=0, stale-if-error=9")], true),
         (200, &[("cache-control", "max-age=0, stale-if-error=9, must-revalidate")], false),
+        (200, &[("cdn-cache-control", "max-age=9")], true),
+        (200, &[("cdn-cache-control", "max-age=9"), ("cache-control", "private, no-store")], true),
+        (200, &[("cdn-cache-control", "none"), ("cache-control", "no-store"), ("etag", "\"1\"")], true),
+        (200, &[("cdn-cache-control", "no-store"), ("cache-control", "max-age=9")], false),
+        (200, &[("cdn-cache-control", "private=\"x\""), ("cache-control", "max-age=9")], false),
+        (200, &[("cdn-cache-control", "max-age=0"), ("expires", "Tue, 09 Sep 2031 01:46:40 GMT")], false),
+        (200, &[("cdn-cache-control", "max-age=9"), ("age", "9")], false),
+        (200, &[("cdn-cache-control", "max-age=9"), ("set-cookie", "a=1")], false),
+        (200, &[("cdn-cache-control", "max-age=9,"), ("cache-control", "no-store")], false),
+        (200, &[("cdn-cache-control", "no-store,"), ("cache-control", "max-age=9")], true),
+        (599, &[("cdn-cache-control", "max-age=9")], true),
         (206, &[("cache-control", "max-age=9"), ("content-range", "bytes 0-1/3")], false),
         (500, &[("cache-control", "max-age=9")], true),
         (599, &[("cache-control", "max-age=9")], true),
@@ -185,6 +196,24 @@ fn a_stale_answer_is_used_as_its_origin_allows() {
         let asks = request(&[("cache-control", "max-age=0")]);
         assert!(!response.may_be_stale(&asks, OnError, at(5)), "{said}");
     }
+}
+
+#[test]
+fn lifetimes_for_gate_by_name_outlast_those_for_all() {
+    let said = [
+        ("cdn-cache-control", "max-age=60, stale-if-error=9"),
+        ("cache-control", "max-age=5, must-revalidate"),
+    ];
+    let response = kept(200, &[&said[..], &[("etag", "\"1\"")]].concat()).unwrap();
+    let is_fresh =
+        |response: &StoredResponse, secs| response.freshness(&request(&[]), at(secs)) == Freshness::Fresh;
+    assert!(is_fresh(&response, 59) && !is_fresh(&response, 60));
+    assert!(response.may_be_stale(&request(&[]), StaleUse::OnError, at(68)));
+    assert_eq!(response.headers["cache-control"], said[1].1, "others read what is for them");
+    // A 304 that says nothing to gate leaves what was said.
+    let head = hyper::Response::builder().status(304).header("cache-control", "max-age=1").body(()).unwrap();
+    let newer = response.revalidated(&request(&[]), &head.into_parts().0, at(100)).unwrap();
+    assert!(is_fresh(&newer, 159) && newer.headers["cache-control"] == "max-age=1");
 }
 
 #[test]

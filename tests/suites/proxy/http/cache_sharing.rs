@@ -65,6 +65,43 @@ fn a_request_is_its_own_until_its_answer_may_be_shared() -> Result<()> {
 }
 
 #[test]
+fn what_an_origin_says_to_gate_by_name_counts() -> Result<()> {
+    const KEPT: &str = "gate; fwd=uri-miss; stored";
+    let directory = Directory::new("targeted");
+    let origin = Origin::start()?;
+    let gate = gate(origin.address, &directory)?;
+    wait_open(&gate)?;
+    let client = &mut client(&gate)?;
+    for (number, (fields, own, seen)) in [
+        (
+            "cdn-cache-control: max-age=60\r\ncache-control: no-store\r\nexpires: 0\r\n",
+            "",
+            [KEPT, "gate; hit"],
+        ),
+        ("cdn-cache-control: max-age=60\r\n", OWN, ["none", KEPT]),
+        ("cdn-cache-control: no-store\r\ncache-control: max-age=60\r\n", "", ["none", "none"]),
+        // No dictionary.
+        ("cdn-cache-control: no-store,\r\ncache-control: max-age=60\r\n", "", [KEPT, "gate; hit"]),
+        ("cdn-cache-control: Max-Age=60\r\ncache-control: no-store\r\n", "", ["none", "none"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let path = format!("/{number}");
+        origin.put(&path, fields, "x");
+        for seen in seen {
+            let reply = client.ask(&format!("GET {path}"), own)?;
+            ensure!(reply.text() == "x" && status(&reply) == seen, "{fields}: {reply:?}");
+            for field in fields.lines() {
+                let (name, value) = field.split_once(": ").unwrap_or_default();
+                ensure!(reply.field(name) == Some(value), "passed on: {reply:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_client_with_other_fields_is_answered_by_them() -> Result<()> {
     let directory = Directory::new("validated");
     let origin = Origin::start()?;

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Bytes};
-use hyper::header::{CACHE_CONTROL, CONTENT_RANGE, EXPIRES};
+use hyper::header::CONTENT_RANGE;
 use hyper::http::{request, response};
 use hyper::{Response, StatusCode};
 use tokio::sync::oneshot;
@@ -23,7 +23,7 @@ use super::asked::{self, Lookup};
 use super::serve::Source;
 use crate::cache::{
     Cache, CacheEvent, Digest, Fields, Gathered, Holder, Lead, NoRoom, Outcome, Pieces, StaleUse,
-    StoredResponse, ToWrite, keyed_request,
+    StoredResponse, ToWrite, keyed_request, says_of_keeping,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -286,7 +286,7 @@ fn note_shared(cache: &Cache, asked: &Lookup, kept: &StoredResponse) {
 
 /// The same of an answer to a client's own request, by its head. A 206 and a 304 say it of the whole answer.
 pub(super) fn note_if_shared(cache: &Cache, asked: &Lookup, head: &Response<ReplyBody>) {
-    if ![CACHE_CONTROL, EXPIRES].iter().any(|name| head.headers().contains_key(name)) {
+    if !says_of_keeping(head.headers()) {
         return;
     }
     let status = match head.status() {

@@ -37,7 +37,7 @@ use super::cached::{self, Asking, HitCharge};
 use super::forward::SentBody;
 use super::reply_body::ReplyBody;
 use super::service::HttpService;
-use crate::cache::{CacheEvent, Digest, Key, Processed};
+use crate::cache::{CDN_CACHE_CONTROL, CacheEvent, Digest, Key, Processed};
 use crate::clock;
 use crate::config::Dedup;
 use crate::processing::target::{Target, TargetFault};
@@ -185,8 +185,10 @@ impl Work<'_> {
 fn origin_refuses(status: StatusCode, original: &Original) -> Response<ReplyBody> {
     let text = format!("the origin answers {}\n", status.as_u16());
     let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("text/plain"))]);
-    let freshness = original.headers.get(CACHE_CONTROL).cloned();
-    headers.extend(freshness.map(|value| (CACHE_CONTROL, value)));
+    for name in [CACHE_CONTROL, CDN_CACHE_CONTROL] {
+        let freshness = original.headers.get(&name).cloned();
+        headers.extend(freshness.map(|value| (name, value)));
+    }
     let body = Bytes::from(text);
     headers.insert(ETAG, tag(&Digest::of(&body)));
     let given = Given { status, headers, age: original.age };
@@ -194,6 +196,6 @@ fn origin_refuses(status: StatusCode, original: &Original) -> Response<ReplyBody
 }
 
 /// The fields that say for how long an answer holds.
-const OF_FRESHNESS: [HeaderName; 3] = [CACHE_CONTROL, EXPIRES, LAST_MODIFIED];
+const OF_FRESHNESS: [HeaderName; 4] = [CACHE_CONTROL, CDN_CACHE_CONTROL, EXPIRES, LAST_MODIFIED];
 /// How often a request begins anew: another's work has failed, or what was kept is gone.
 const ATTEMPTS: usize = 3;

@@ -14,7 +14,7 @@ use super::upstream_body::Whole;
 use super::work::Work;
 use crate::cache::{
     Cache, CacheEvent, Digest, Fields, Freshness, Holder, Joined, Key, Lead, Outcome, StoredResponse,
-    ToWrite, keyed_request,
+    ToWrite, forbids_keeping, keyed_request,
 };
 use crate::clock;
 use crate::dispatcher::http::answer::Refused;
@@ -219,7 +219,7 @@ impl Download {
         };
         let original = |source, whole| Original {
             status: head.status,
-            may_keep: is_shared && !forbids(&head.headers),
+            may_keep: is_shared && !forbids_keeping(&head.headers),
             headers: head.headers,
             digest: body.0,
             len: body.1,
@@ -287,16 +287,6 @@ fn keep(
 /// The request that an original is kept under.
 fn request_of(key: &Key) -> Option<request::Parts> {
     keyed_request(key.path(), &HeaderValue::from_str(key.host()).ok()?, &Vec::new())
-}
-
-/// True if an origin wants nothing of its answer to be kept.
-fn forbids(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(CACHE_CONTROL).into_iter();
-    let directives = values.flat_map(|value| value.as_bytes().split(|&byte| byte == b','));
-    let mut names = directives.map(|said| said.split(|&byte| byte == b'=').next().unwrap_or_default());
-    names.any(|name| {
-        [&b"no-store"[..], b"private"].iter().any(|no| name.trim_ascii().eq_ignore_ascii_case(no))
-    })
 }
 
 fn unusable() -> Refused {
