@@ -4,10 +4,12 @@
 //! too often, or one answer that holds up the others behind it, is felt by nobody else.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use foldhash::fast::RandomState;
 use gate_common::units::Nanos;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::{TrySendError, http1, http2};
@@ -47,13 +49,12 @@ struct Shared {
     is_secure: bool,
 }
 
-/// A thread's connections of HTTP/2 to the store of a service.
+/// A thread's connections of HTTP/2 to the store of a service, by the tenants whose requests they carry.
 #[derive(Debug, Default)]
-pub(super) struct SharedConnections(RefCell<Vec<SharedConnection>>);
+pub(super) struct SharedConnections(RefCell<HashMap<TenantId, Vec<SharedConnection>, RandomState>>);
 
 #[derive(Debug)]
 struct SharedConnection {
-    tenant: TenantId,
     endpoint: Endpoint,
     sender: http2::SendRequest<RequestBody>,
     shared: Rc<Shared>,
@@ -129,9 +130,10 @@ impl SharedConnections {
         is_current: impl Fn(&Endpoint) -> bool,
     ) -> Option<(Sender, Endpoint)> {
         let connections = self.0.borrow();
-        let connection = connections.iter().find(|connection| {
-            connection.tenant == tenant && connection.has_room() && is_current(&connection.endpoint)
-        })?;
+        // The newest one was made since the others were full.
+        let mut newest_first = connections.get(&tenant)?.iter().rev();
+        let connection =
+            newest_first.find(|connection| connection.has_room() && is_current(&connection.endpoint))?;
         Some((connection.sender(), connection.endpoint.clone()))
     }
 
@@ -149,19 +151,23 @@ impl SharedConnections {
             is_retired: Cell::new(false),
             is_secure,
         };
-        let connection = SharedConnection { tenant, endpoint, sender, shared: Rc::new(shared) };
+        let connection = SharedConnection { endpoint, sender, shared: Rc::new(shared) };
         let first = connection.sender();
-        self.0.borrow_mut().push(connection);
+        self.0.borrow_mut().entry(tenant).or_default().push(connection);
         first
     }
 
     /// Closes connections that have carried nothing for so long, and forgets those that have ended.
     pub(super) fn release(&self, kept_for: Nanos, now: Nanos) {
-        self.0.borrow_mut().retain(|connection| {
+        let is_kept = |connection: &mut SharedConnection| {
             let shared = &connection.shared;
             let is_idle =
                 shared.streams.get() == 0 && now.saturating_sub(shared.idle_since.get()) >= kept_for;
             !is_idle && !shared.is_retired.get() && !connection.sender.is_closed()
+        };
+        self.0.borrow_mut().retain(|_, connections| {
+            connections.retain_mut(is_kept);
+            !connections.is_empty()
         });
     }
 }
