@@ -16,7 +16,7 @@
 //! - `disk`: the part on disk. `writer`: the thread that writes. `directory`: its lock, and what is open of it.
 //! - `index`: the database. `blobs`: the files.
 //! - `removals`: keys whose removal has not reached the disk. `unwritten`: what is on its way there.
-//! - `counters`, `digest`.
+//! - `room`: whether the file system has room for it. `counters`, `digest`.
 //!
 //! **Invariants.** A body is given only if it has its digest: files are checked when they are read, so that neither a crash nor
 //! a damaged disk changes an answer. A file is there before the record that names it, and goes after it. The database and the
@@ -37,6 +37,7 @@ mod processed;
 mod record;
 mod removals;
 mod response;
+mod room;
 mod store;
 mod unwritten;
 mod writer;
@@ -52,7 +53,8 @@ pub(crate) use processed::Processed;
 pub(crate) use record::Record;
 pub(crate) use response::{
     CDN_CACHE_CONTROL, Fields, Freshness, StaleUse, StoredResponse, forbids_keeping, keyed_request,
-    lower_case, says_of_keeping,
+    lower_case, says_of_freshness, says_of_keeping,
 };
+pub use room::room_warnings;
 pub use store::{Cache, OpenError, Verified};
 pub(crate) use store::{SCHEMES, ToWrite};

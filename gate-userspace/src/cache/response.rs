@@ -28,11 +28,10 @@ use hyper::header::{
 use hyper::http::{request, response};
 use hyper::{Request, StatusCode};
 
-pub(crate) use self::said::lower_case;
 use self::said::{
-    bound_age, bound_lifetimes, directives, name_of, number, rewrite_dates, says_any, says_of_freshness,
-    value_of,
+    bound_age, bound_lifetimes, directives, name_of, number, rewrite_dates, says_any, value_of,
 };
+pub(crate) use self::said::{lower_case, says_of_freshness};
 pub(crate) use self::targeted::CDN_CACHE_CONTROL;
 use super::digest::Digest;
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::bypass;
+use crate::cache::room_warnings;
 use crate::config::{ChangedDefault, Config, Error, Fault, Faults, Service, changed_defaults, read_text};
 use crate::control::sizes::{Exceeded, counter_bytes, sizes, table_bytes};
 use crate::dispatcher;
@@ -87,6 +88,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 warnings.extend(config.unaffordable());
                 warnings.extend(interface_warning(&config, &interfaces));
                 warnings.extend(dispatcher::socket_warnings(&config));
+                warnings.extend(room_warnings(&config));
                 warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
                 let intercepted = intercepted(&config);

@@ -5,8 +5,8 @@ use gate_common::token_bucket::Limits;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::buckets::{FEW, requests};
+use super::names::listed;
 use super::values::Protocol;
-use super::warnings::listed;
 use super::{Config, Service, Tenant};
 use crate::protocol::resp;
 

@@ -23,12 +23,16 @@ pub struct Cache {
     pub max_object: u64,
     /// Fields of requests that are part of the key; in lower case.
     pub key: Vec<String>,
+    /// True if the configuration names them.
+    pub is_key_named: bool,
     /// True if the answer to a client's own request is kept too, though the request had fields that are not part of the key.
     pub keep_own: bool,
     /// For how long beyond its lifetime an answer is given while its origin fails, if that says nothing of it; at most 30 days.
     pub stale: Nanos,
     /// With whom a tenant shares what is kept for it.
     pub dedup: Dedup,
+    /// True if the configuration says so.
+    pub is_dedup_said: bool,
 }
 
 /// With whom a tenant shares what is kept for it.
@@ -78,8 +82,20 @@ fn of_table(s: &mut Section<'_>, names_tenant: bool) -> Option<Cache> {
                        tenant_header; write \"tenant\", or leave it out";
         s.fault("dedup", message.to_owned());
     }
+    let is_dedup_said = dedup.is_some();
     let dedup = dedup.unwrap_or(if names_tenant { Dedup::Tenant } else { Dedup::Service });
-    Some(Cache { dir: dir?, memory, disk, max_object, key, keep_own, stale, dedup })
+    Some(Cache {
+        dir: dir?,
+        memory,
+        disk,
+        max_object,
+        key,
+        is_key_named: given,
+        keep_own,
+        stale,
+        dedup,
+        is_dedup_said,
+    })
 }
 
 /// A field that may be part of a key: one that says who asks would make each answer one client's.

@@ -41,6 +41,7 @@ mod affordable;
 mod backend;
 mod buckets;
 mod cache;
+mod cache_warnings;
 mod cluster;
 mod defaults;
 mod descriptors;

@@ -47,3 +47,14 @@ impl Names {
         })
     }
 }
+
+/// Names of tenants in a sentence: some of them, if they are many.
+pub(super) fn listed(names: &[&str]) -> Option<String> {
+    const MOST: usize = 3;
+    match names {
+        [] => None,
+        [name] => Some(format!("tenant {name}")),
+        _ if names.len() <= MOST => Some(format!("tenants {}", names.join(", "))),
+        _ => Some(format!("tenants {} and {} more", names[..MOST].join(", "), names.len() - MOST)),
+    }
+}

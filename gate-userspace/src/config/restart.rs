@@ -4,7 +4,7 @@ use super::admission::{Admission, AdmissionPolicy};
 use super::backend::{Backend, HotKeys};
 use super::intercept::Intercept;
 use super::store_address::StoreAddress;
-use super::{Config, Fleet, Http, Process, Service};
+use super::{Cache, Config, Fleet, Http, Process, Service};
 use crate::protocol::query_types::QueryTypes;
 
 impl Config {
@@ -140,7 +140,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         ("websocket", of_http(|old, new| old.websocket != new.websocket)),
         ("backend_http", of_http(|old, new| old.is_http2_to_store != new.is_http2_to_store)),
         ("access_log", of_http(|old, new| old.access_log != new.access_log)),
-        ("cache", *cache != other.cache),
+        ("cache", kept(cache) != kept(&other.cache)),
         ("process", processing(process) != processing(&other.process)),
         // The files may be others: they are read again.
         ("tls", tls.is_some() != other.tls.is_some()),
@@ -167,6 +167,11 @@ fn policies(backend: &Backend, types: &QueryTypes) -> Option<Vec<AdmissionPolicy
 fn changed(keys: &[(&'static str, bool)]) -> std::vec::IntoIter<&'static str> {
     let changed: Vec<_> = keys.iter().filter(|(_, changed)| *changed).map(|(key, _)| *key).collect();
     changed.into_iter()
+}
+
+/// A cache, whichever of its keys are spelled out.
+fn kept(cache: &Option<Cache>) -> Option<Cache> {
+    Some(Cache { is_key_named: false, is_dedup_said: false, ..cache.clone()? })
 }
 
 #[cfg(test)]

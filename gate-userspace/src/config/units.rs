@@ -121,7 +121,7 @@ pub(super) fn share(text: &str) -> Result<Fraction, Wrong> {
 }
 
 /// Prints a size in the largest unit that holds it exactly.
-pub(super) fn print_size(bytes: u64) -> String {
+pub(crate) fn print_size(bytes: u64) -> String {
     let largest = SIZE.iter().rev().find(|&&(_, unit)| bytes >= unit && bytes.is_multiple_of(unit));
     let (name, unit) = largest.unwrap_or(&SIZE[0]);
     format!("{}{name}", bytes / unit)

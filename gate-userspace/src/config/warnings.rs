@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::cache_warnings::warnings_of_cache;
+use super::names::listed;
 use super::values::{Action, Protocol};
 use super::{Config, Service, Tenant};
 use crate::protocol::memcached::Command;
@@ -110,7 +112,7 @@ impl Config {
                 tenants().filter(|tenant| which(tenant)).map(|tenant| &*tenant.name).collect();
             listed(&names)
         };
-        let mut warnings = Vec::new();
+        let mut warnings = warnings_of_cache(self, service);
         // No command concerns all of several stores: each is refused.
         let has_several = service.backend.as_ref().is_some_and(|backend| backend.pool.is_some());
         if !has_several && let Some(named) = names(&|tenant| !allowed(service.protocol, tenant).is_empty()) {
@@ -150,17 +152,6 @@ fn allowed(protocol: Protocol, tenant: &Tenant) -> Vec<&'static str> {
             .map(Command::name)
             .collect(),
         Protocol::Opaque | Protocol::Http => Vec::new(),
-    }
-}
-
-/// Names of tenants in a sentence: some of them, if they are many.
-pub(super) fn listed(names: &[&str]) -> Option<String> {
-    const MOST: usize = 3;
-    match names {
-        [] => None,
-        [name] => Some(format!("tenant {name}")),
-        _ if names.len() <= MOST => Some(format!("tenants {}", names.join(", "))),
-        _ => Some(format!("tenants {} and {} more", names[..MOST].join(", "), names.len() - MOST)),
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn says_any(headers: &HeaderMap, names: &[&str]) -> bool {
 }
 
 /// True if a request says how fresh an answer has to be. What no cache knows says nothing (RFC 9111, 5.2.3).
-pub(super) fn says_of_freshness(headers: &HeaderMap) -> bool {
+pub(crate) fn says_of_freshness(headers: &HeaderMap) -> bool {
     let asks_anew = |value: &HeaderValue| {
         value.as_bytes().to_ascii_lowercase().windows(8).any(|part| part == b"no-cache")
     };

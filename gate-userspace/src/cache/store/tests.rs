@@ -32,9 +32,11 @@ fn settings(directory: &Directory) -> config::Cache {
         disk: 16 << 20,
         max_object: 1 << 20,
         key: Vec::new(),
+        is_key_named: false,
         keep_own: false,
         stale: Nanos::ZERO,
         dedup: Dedup::Service,
+        is_dedup_said: false,
     }
 }
 

@@ -189,6 +189,10 @@ fn what_passes_by_the_cache_is_explained() -> Result<()> {
         (&["GET", "/a", "user-agent: me"], "cache.keep_own is off (user-agent)"),
         (&["GET", "/a", "cookie: a=1"], "Authorization or Cookie"),
         (&["GET", "/a", "cache-control: no-store"], "no-store"),
+        (&["GET", "/a", "pragma: no-cache"], "says how fresh"),
+        (&["GET", "/a", "cache-control: only-if-cached"], "it is answered 504"),
+        (&["HEAD", "/a"], "what its HEAD fetches is not kept"),
+        (&["GET", "/a", "if-match: \"1\""], "If-Match or If-Unmodified-Since is not kept"),
         (&["OPTIONS", "/a"], "its method"),
         (&["POST", "/a"], "nothing of its URL is kept any more"),
     ] {

@@ -13,7 +13,9 @@ use hyper::header::{
 use hyper::http::request::Parts;
 
 use super::codings;
-use crate::cache::{Fields, Freshness, Key, Record, SCHEMES, StoredResponse, keyed_request, lower_case};
+use crate::cache::{
+    Fields, Freshness, Key, Record, SCHEMES, StoredResponse, keyed_request, lower_case, says_of_freshness,
+};
 use crate::clock;
 use crate::config::{self, Dedup};
 use crate::dispatcher::http::claims;
@@ -151,6 +153,20 @@ impl Lookup {
         [IF_MATCH, IF_UNMODIFIED_SINCE].iter().any(|name| self.request.headers.contains_key(name))
     }
 
+    /// Words of the request that keep it from a kept answer, or its answer from being kept, as operators are told.
+    pub(super) fn conditions(&self) -> impl Iterator<Item = &'static str> {
+        let said = [
+            (
+                says_of_freshness(&self.request.headers),
+                "its Cache-Control or Pragma says how fresh that has to be",
+            ),
+            (self.only_if_cached, "without one it is answered 504, since it says only-if-cached"),
+            (self.is_head, "what its HEAD fetches is not kept"),
+            (self.has_precondition(), "what it fetches with If-Match or If-Unmodified-Since is not kept"),
+        ];
+        said.into_iter().filter_map(|(is_said, what)| is_said.then_some(what))
+    }
+
     /// The client's own request, for a whole answer: conditions and ranges are judged when it is there.
     pub(super) fn own_request(&self, mut parts: Parts) -> Parts {
         JUDGED_HERE.iter().for_each(|name| drop(parts.headers.remove(name)));
@@ -251,9 +267,11 @@ mod tests {
             disk: 0,
             max_object: 0,
             key: vec!["accept-encoding".to_owned()],
+            is_key_named: false,
             keep_own: false,
             stale: gate_common::units::Nanos::ZERO,
             dedup: Dedup::Service,
+            is_dedup_said: false,
         };
         let request = Request::builder().method(method).uri(target).header(HOST, "A").header(name, value);
         let parts = request.body(()).unwrap().into_parts().0;

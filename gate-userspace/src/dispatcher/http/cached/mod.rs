@@ -198,10 +198,14 @@ pub(super) fn explained(
         Purpose::Read(_) if !cache.is_open() => passes_by(PassesBy::Closed),
         Purpose::Read(asked) => {
             let own: Vec<&str> = asked.own_fields().map(HeaderName::as_str).collect();
-            match own.is_empty() || cache.settings.keep_own {
-                true => LOOKED_UP.to_owned(),
-                false => format!("{LOOKED_UP}; {FIRST_IS_OWN} ({})", own.join(", ")),
-            }
+            let own = (!own.is_empty() && !cache.settings.keep_own).then(|| own.join(", "));
+            let own = own.map(|own| format!("{FIRST_IS_OWN} ({own})"));
+            [LOOKED_UP.to_owned()]
+                .into_iter()
+                .chain(asked.conditions().map(str::to_owned))
+                .chain(own)
+                .collect::<Vec<_>>()
+                .join("; ")
         }
     })
 }
