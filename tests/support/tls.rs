@@ -1,6 +1,6 @@
 //! Certificates that the openssl program makes, and a client that speaks TLS.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,6 +111,22 @@ impl Issued {
 /// A client that speaks TLS, and trusts one authority.
 #[derive(Debug)]
 pub struct TlsClient(StreamOwned<ClientConnection, TcpStream>);
+
+impl Read for TlsClient {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        self.0.read(piece)
+    }
+}
+
+impl Write for TlsClient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
 
 impl TlsClient {
     /// One from `source` that expects a certificate for this name. The handshake comes with what is sent first.

@@ -21,6 +21,7 @@ mod explain;
 mod grpc;
 mod handshakes;
 mod hostile;
+mod http2_client;
 mod images;
 mod overload;
 mod pace;
@@ -28,12 +29,15 @@ mod prices;
 mod processed;
 mod queue;
 mod random;
+mod refused_bodies;
 mod smuggling;
 mod tls;
 mod tolerance;
 mod tools;
 mod unread;
 mod websocket;
+mod websocket_http2;
+mod websocket_takeover;
 
 /// Everyone on loopback, without a limit.
 pub(super) const OPEN: &str =

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 190] = [
+const ORDER: [&str; 192] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -59,6 +59,7 @@ const ORDER: [&str; 190] = [
     "http/websocket/tunnel.rs",
     "http/websocket/payment.rs",
     "http/websocket/frames.rs",
+    "http/websocket/key.rs",
     "http/pace.rs",
     "http/processed/mod.rs",
     "http/processed/making.rs",
@@ -80,6 +81,7 @@ const ORDER: [&str; 190] = [
     "http/answer.rs",
     "http/reply_body.rs",
     "http/request_body.rs",
+    "http/client_body.rs",
     "http/under_way.rs",
     "http/access_line.rs",
     "http/service.rs",

@@ -242,11 +242,17 @@ impl HttpService {
         tenants.limits_of(tenant).map_or(LimitSet::NONE, of)
     }
 
-    fn head_fault(&self, origin: &Origin, fault: HeadFault) -> Refused {
+    /// Counts the refusal of a request for its head.
+    pub(super) fn head_fault(&self, origin: &Origin, fault: HeadFault) -> Refused {
         let refused = match fault {
             HeadFault::Malformed => Refused::with_status(Reason::Malformed, StatusCode::BAD_REQUEST),
             HeadFault::Unsupported => Refused::with_status(Reason::Unsupported, StatusCode::FORBIDDEN),
             HeadFault::WebSocket => Refusal::of(Reason::Unsupported).into(),
+            // As RFC 9220, 3, has it.
+            HeadFault::Protocol => Refused {
+                closes: false,
+                ..Refused::with_status(Reason::Unsupported, StatusCode::NOT_IMPLEMENTED)
+            },
             HeadFault::Expectation => {
                 Refused::with_status(Reason::Unsupported, StatusCode::EXPECTATION_FAILED)
             }

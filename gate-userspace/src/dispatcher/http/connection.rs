@@ -43,6 +43,8 @@ pub(super) struct Connection {
     has_read: Cell<bool>,
     /// Bytes that were read since, and those that its socket takes.
     unused: Cell<usize>,
+    /// True once a part of a request's body is left unread: it has no next request.
+    leaves_unread: Cell<bool>,
     of_socket: Cell<usize>,
     is_secure: Cell<bool>,
     reading_since: Cell<Option<Nanos>>,
@@ -89,6 +91,7 @@ impl Connection {
             in_flight: Cell::new(0),
             has_read: Cell::new(false),
             unused: Cell::new(0),
+            leaves_unread: Cell::new(false),
             of_socket: Cell::new(0),
             is_secure: Cell::new(false),
             reading_since: Cell::new(None),
@@ -173,6 +176,16 @@ impl Connection {
         }
     }
 
+    /// Notes that a part of a request's body is left unread. Over HTTP/2 that concerns its stream alone.
+    pub(super) fn leave_unread(&self) {
+        self.leaves_unread.set(self.is_http2.get() != Some(true));
+    }
+
+    /// True if it has no next request, since a part of the last one's body is left unread.
+    pub(super) const fn leaves_unread(&self) -> bool {
+        self.leaves_unread.get()
+    }
+
     /// Ends it at once.
     pub(super) fn end(&self, why: CloseCause) {
         if self.ended.get().is_none() {
@@ -206,6 +219,11 @@ impl Connection {
         if !self.drains.replace(true) {
             self.wake();
         }
+    }
+
+    /// Why it has ended, if it has.
+    pub(super) const fn ended(&self) -> Option<CloseCause> {
+        self.ended.get()
     }
 
     /// Why it has ended, if it has; and true if it is to accept no more requests. Its task is woken when that changes.

@@ -117,7 +117,7 @@ impl HttpService {
             length.is_some_and(|length: u64| length > 0) || parts.headers.contains_key(TRANSFER_ENCODING);
         let is_websocket = self.prepare(parts).map_err(|fault| match fault {
             HeadFault::Malformed => Refusal::of(Reason::Malformed),
-            HeadFault::Unsupported | HeadFault::WebSocket | HeadFault::Expectation => {
+            HeadFault::Unsupported | HeadFault::WebSocket | HeadFault::Protocol | HeadFault::Expectation => {
                 Refusal::of(Reason::Unsupported)
             }
         })?;

@@ -14,6 +14,7 @@ use hyper::{Method, Request, Response, StatusCode, Version};
 
 use super::answer::Refused;
 use super::call::{Failure, Side};
+use super::client_body::ClientBody;
 use super::head::{self, UntilClosed};
 use super::reply_body::ReplyBody;
 use super::request_body::PassingBody;
@@ -26,7 +27,7 @@ use crate::dispatcher::metrics::Event;
 use crate::protocol::Refusal;
 
 /// The body of a request, with its length if it says that.
-pub(super) type SentBody = (Incoming, Option<u64>);
+pub(super) type SentBody = (ClientBody, Option<u64>);
 
 /// Waits for a permit, and for the head of the store's answer.
 pub(super) async fn pass_on(
@@ -39,7 +40,7 @@ pub(super) async fn pass_on(
     let has_body = body.is_some();
     let body: RequestBody = match body {
         None => Box::pin(NoBody),
-        Some((incoming, length)) => {
+        Some((body, length)) => {
             if !parts.headers.contains_key(CONTENT_LENGTH) {
                 // For any method: hyper would take a GET for one without a body.
                 parts.headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -47,7 +48,7 @@ pub(super) async fn pass_on(
             let most = service.limits.get().max_request;
             let call = Rc::clone(&under_way.call);
             let paid = length.unwrap_or(0);
-            Box::pin(PassingBody::new(incoming, Rc::clone(&service), call, paid, most))
+            Box::pin(PassingBody::new(body, Rc::clone(&service), call, paid, most))
         }
     };
     let method = parts.method.clone();

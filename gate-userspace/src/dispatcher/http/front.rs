@@ -8,12 +8,14 @@ use std::os::fd::AsRawFd as _;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use gate_common::abi::Reason;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::exchange;
@@ -225,11 +227,29 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let tunnel = tunnel.take();
     match (ended, tunnel) {
         (Some(ended), _) => ended,
-        (None, None) => CloseCause::ClientLeft,
+        (None, None) => {
+            if connection.leaves_unread() {
+                // However that ends.
+                let _ = timeout(LINGER, read_on(&mut serving.into_parts().io.into_inner())).await;
+            }
+            CloseCause::ClientLeft
+        }
         (None, Some(tunnel)) => {
             let parts = serving.into_parts();
             tunnel.run(parts.io.into_inner(), parts.read_buf).await
         }
+    }
+}
+
+/// Reads what a client still sends before it has read that its connection has ended: a system that has to throw that away would
+/// have the client lose the answer (RFC 9112, 9.6).
+async fn read_on(from: &mut (impl AsyncRead + Unpin)) {
+    let mut piece = vec![0; 16 << 10];
+    let mut left = MOST_LINGERING;
+    while left > 0
+        && let Ok(len @ 1..) = from.read(&mut piece).await
+    {
+        left = left.saturating_sub(len);
     }
 }
 
@@ -273,5 +293,8 @@ impl HttpService {
     }
 }
 
+/// The time, and the bytes, for which a client may go on sending after the end of its connection.
+const LINGER: Duration = Duration::from_secs(2);
+const MOST_LINGERING: usize = 1 << 20;
 /// As hyper names a violation of HTTP/2.
 const HTTP2_ERROR: &str = "http2 error";

@@ -9,7 +9,9 @@
 //!
 //! **Offers.** A server passes over an `Upgrade` that it does not want (RFC 9110, 7.8). gate wants none but a WebSocket's, and that
 //! only where it is configured; elsewhere it is refused, since a client's next bytes depend on it. Both sides' fields are written anew.
+//! HTTP/2 has `CONNECT` with `:protocol` for that (RFC 8441), which is such a `GET` from here on.
 
+use hyper::ext::Protocol;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SEC_WEBSOCKET_ACCEPT, TE, TRANSFER_ENCODING, UPGRADE,
@@ -27,6 +29,8 @@ pub(super) enum HeadFault {
     Unsupported,
     /// The request wants to go on as a WebSocket, which it may not here.
     WebSocket,
+    /// The request wants a tunnel for a protocol that gate does not know.
+    Protocol,
     /// The request expects something else than `100-continue`.
     Expectation,
 }
@@ -44,8 +48,13 @@ pub(super) fn prepare_request(
     keeps: impl Fn(&HeaderName) -> bool,
     websockets: bool,
 ) -> Result<bool, HeadFault> {
-    if parts.method == Method::CONNECT {
-        return Err(HeadFault::Unsupported);
+    let is_extended = parts.method == Method::CONNECT;
+    if is_extended {
+        let protocol = parts.extensions.get::<Protocol>().ok_or(HeadFault::Unsupported)?;
+        if !protocol.as_str().eq_ignore_ascii_case("websocket") {
+            return Err(HeadFault::Protocol);
+        }
+        parts.method = Method::GET;
     }
     if !is_of_origin(parts) {
         return Err(HeadFault::Malformed);
@@ -57,7 +66,7 @@ pub(super) fn prepare_request(
     }
     unite_lengths(headers).map_err(|Garbled| HeadFault::Malformed)?;
     // A server passes over the offers of HTTP/1.0 (RFC 9110, 7.8).
-    let is_websocket = parts.version == Version::HTTP_11 && wants_websocket(headers);
+    let is_websocket = is_extended || parts.version == Version::HTTP_11 && wants_websocket(headers);
     let has_body = is_chunked || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
     if is_websocket && (parts.method != Method::GET || has_body) {
         return Err(HeadFault::Unsupported);
@@ -95,21 +104,31 @@ pub(super) fn withdraw_offer(headers: &mut HeaderMap) {
     headers.remove(UPGRADE);
 }
 
-/// Checks an answer of the store with status 101 to such an offer, and removes what is not passed on.
+/// Checks an answer of the store with status 101 to such an offer, and removes what is not passed on. `accept` is what it has to say to
+/// a key of gate's own, which stands for a client that has none: over HTTP/2.
 ///
 /// # Errors
 ///
 /// If the store does not say that it goes on as a WebSocket.
-pub(super) fn prepare_switch(parts: &mut response::Parts) -> Result<(), Garbled> {
+pub(super) fn prepare_switch(
+    parts: &mut response::Parts,
+    accept: Option<&HeaderValue>,
+) -> Result<(), Garbled> {
     let headers = &mut parts.headers;
-    let has_one = headers.get_all(SEC_WEBSOCKET_ACCEPT).iter().count() == 1;
+    let mut accepts = headers.get_all(SEC_WEBSOCKET_ACCEPT).iter();
+    let accepted = accepts.next().filter(|said| accept.is_none_or(|accept| accept == said));
     let is_only = tokens(headers, &UPGRADE).all(|item| item.eq_ignore_ascii_case(b"websocket"));
-    if !wants_websocket(headers) || !is_only || !has_one {
+    if accepted.is_none() || accepts.next().is_some() || !wants_websocket(headers) || !is_only {
         return Err(Garbled);
     }
     remove_hop_by_hop(headers, |_| false);
     headers.remove(CONTENT_LENGTH);
-    offer_websocket(headers);
+    if accept.is_some() {
+        headers.remove(SEC_WEBSOCKET_ACCEPT);
+        parts.status = StatusCode::OK;
+    } else {
+        offer_websocket(headers);
+    }
     parts.version = Version::HTTP_11;
     parts.extensions.clear();
     Ok(())

@@ -17,7 +17,7 @@
 //! - [`explain`]: what the next request would get. [`head`]: what heads may say, and what is passed on of them. [`identity`]: the address and the tenant of a request.
 //!   [`claims`]: fields that would say otherwise.
 //! - [`pace`]: how fast requests are taken that are refused. [`call`]: a request that has been charged. [`under_way`]: what it holds until it is done.
-//! - [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
+//! - [`client_body`]: the body of a request, and what becomes of a part that nobody reads. [`request_body`], [`reply_body`]: bodies as they pass, charged and timed; they are never gathered.
 //! - [`store`]: connections to the store. [`sender`]: either version that they speak. [`answer`]: gate's own answers.
 //! - [`access_line`]: the line of a request in the access log.
 //! - [`service`]: one service in one thread. [`upkeep`]: its periodic work.
@@ -33,6 +33,7 @@ pub(super) mod blobs;
 mod cached;
 mod call;
 mod claims;
+mod client_body;
 mod connection;
 mod exchange;
 mod explain;

@@ -4,17 +4,17 @@
 //! sending: its connection has no next request before the end of this one. So gate reads on for a while, and charges for it.
 
 use std::error::Error as _;
-use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use gate_common::abi::Reason;
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::time::timeout;
 
 use super::call::{Call, Failure, Side, WaitsFor};
+use super::client_body::ClientBody;
 use super::sender::BodyError;
 use super::service::HttpService;
 use crate::clock;
@@ -23,15 +23,20 @@ use crate::protocol::{Refusal, Rule};
 /// A body that passes.
 #[derive(Debug)]
 pub(super) struct PassingBody {
-    /// `None` once it passes no more.
-    incoming: Option<Incoming>,
+    body: ClientBody,
+    toll: Toll,
+    has_ended: bool,
+}
+
+/// The bounds and the charge of what passes.
+#[derive(Clone, Debug)]
+struct Toll {
     service: Rc<HttpService>,
     call: Rc<Call>,
     /// The bytes that have passed, and those that have been paid for.
     passed: u64,
     paid: u64,
     most: u64,
-    has_ended: bool,
 }
 
 /// The request ends before its body does; why, its call says.
@@ -39,19 +44,7 @@ pub(super) struct PassingBody {
 #[error("the request is broken off")]
 pub(super) struct BrokenOff;
 
-impl PassingBody {
-    /// The body of a call, of which so many bytes have been paid for, and that may have `most`.
-    pub(super) fn new(
-        incoming: Incoming,
-        service: Rc<HttpService>,
-        call: Rc<Call>,
-        paid: u64,
-        most: usize,
-    ) -> Self {
-        let incoming = Some(incoming);
-        Self { incoming, service, call, passed: 0, paid, most: most as u64, has_ended: false }
-    }
-
+impl Toll {
     /// Bounds and charges `len` more bytes.
     fn charge(&mut self, len: usize) -> Result<(), Refusal> {
         self.passed += len as u64;
@@ -67,32 +60,34 @@ impl PassingBody {
         let class = self.call.charged.borrow().class;
         self.service.admission.charge_more(payer.clone(), unpaid as usize, class, clock::monotonic())
     }
+}
 
-    fn fail<T>(&self, why: Failure) -> Poll<Option<Result<T, BodyError>>> {
-        self.call.fail(why);
-        Poll::Ready(Some(Err(BrokenOff.into())))
+impl PassingBody {
+    /// The body of a call, of which so many bytes have been paid for, and that may have `most`.
+    pub(super) fn new(
+        body: ClientBody,
+        service: Rc<HttpService>,
+        call: Rc<Call>,
+        paid: u64,
+        most: usize,
+    ) -> Self {
+        let toll = Toll { service, call, passed: 0, paid, most: most as u64 };
+        Self { body, toll, has_ended: false }
     }
 
-    /// Reads what its store does not want, if that is little and its tenant can pay for it.
-    async fn read_on(mut self) {
-        let most = self.passed.saturating_add(MOST_UNWANTED);
-        while let Some(rest) = &mut self.incoming
-            && let Some(Ok(frame)) = poll_fn(|cx| Pin::new(&mut *rest).poll_frame(cx)).await
-        {
-            if self.charge(frame.data_ref().map_or(0, Bytes::len)).is_err() || self.passed > most {
-                return;
-            }
-        }
+    fn fail<T>(&self, why: Failure) -> Poll<Option<Result<T, BodyError>>> {
+        self.toll.call.fail(why);
+        Poll::Ready(Some(Err(BrokenOff.into())))
     }
 
     /// The store has all of it.
     fn end(&mut self) {
         if !std::mem::replace(&mut self.has_ended, true) {
             let now = clock::monotonic();
-            self.call.sent.set(now);
-            self.call.has_body_ended.set(true);
-            self.call.waits_for(WaitsFor::Store, now);
-            self.service.take_back_permit(&self.call);
+            self.toll.call.sent.set(now);
+            self.toll.call.has_body_ended.set(true);
+            self.toll.call.waits_for(WaitsFor::Store, now);
+            self.toll.service.take_back_permit(&self.toll.call);
         }
     }
 }
@@ -114,14 +109,13 @@ impl Body for PassingBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if self.call.poll_failure(Side::Request, cx).is_some() {
+        if self.toll.call.poll_failure(Side::Request, cx).is_some() {
             return Poll::Ready(Some(Err(BrokenOff.into())));
         }
-        let Some(incoming) = self.incoming.as_mut() else { return Poll::Ready(None) };
-        let frame = match Pin::new(incoming).poll_frame(cx) {
+        let frame = match Pin::new(&mut self.body).poll_frame(cx) {
             Poll::Ready(frame) => frame,
             Poll::Pending => {
-                self.call.waits_for(WaitsFor::Body, clock::monotonic());
+                self.toll.call.waits_for(WaitsFor::Body, clock::monotonic());
                 return Poll::Pending;
             }
         };
@@ -134,11 +128,11 @@ impl Body for PassingBody {
             Err(error) => return self.fail(why_broken(&error)),
         };
         if let Some(trailers) = frame.trailers_mut() {
-            self.service.claims.remove_from_trailers(trailers);
+            self.toll.service.claims.remove_from_trailers(trailers);
         }
         let len = frame.data_ref().map_or(0, Bytes::len);
-        self.call.body_came(len, clock::monotonic());
-        if let Err(refusal) = self.charge(len) {
+        self.toll.call.body_came(len, clock::monotonic());
+        if let Err(refusal) = self.toll.charge(len) {
             return self.fail(Failure::Refused(refusal));
         }
         if self.is_end_stream() {
@@ -148,31 +142,30 @@ impl Body for PassingBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.as_ref().is_none_or(Incoming::is_end_stream)
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.as_ref().map_or_else(SizeHint::default, Incoming::size_hint)
+        self.body.size_hint()
     }
 }
 
 impl Drop for PassingBody {
     /// The store takes no more of it.
     fn drop(&mut self) {
-        let is_wanted = matches!(self.call.failure(), None | Some(Failure::Answered));
-        if self.has_ended || self.is_end_stream() || !is_wanted {
+        if self.has_ended {
             return;
         }
-        let rest = Self {
-            incoming: self.incoming.take(),
-            service: Rc::clone(&self.service),
-            call: Rc::clone(&self.call),
-            has_ended: true,
-            ..*self
-        };
-        let patience = self.service.limits.get().client_timeout.into();
+        if !matches!(self.toll.call.failure(), None | Some(Failure::Answered)) {
+            return self.body.leave();
+        }
+        let Some(rest) = self.body.rest(MOST_UNWANTED) else { return };
+        let patience = self.toll.service.limits.get().client_timeout.into();
+        let most = self.toll.passed.saturating_add(MOST_UNWANTED);
+        let mut toll = self.toll.clone();
+        let reading = rest.read(move |len| toll.charge(len).is_ok() && toll.passed <= most);
         // However it ends: a connection whose body is not read to its end has no next request.
-        tokio::task::spawn_local(async move { timeout(patience, rest.read_on()).await });
+        tokio::task::spawn_local(async move { timeout(patience, reading).await });
     }
 }
 

@@ -147,7 +147,7 @@ impl HttpService {
             calls: RefCell::default(),
             websockets: RefCell::default(),
             http1: http1_server(),
-            http2: http2_server(),
+            http2: http2_server(http.is_some_and(|http| http.websocket)),
             is_first: number == 0,
             settings,
         })
@@ -191,17 +191,21 @@ fn http1_server() -> http1::Builder {
 }
 
 /// A server for HTTP/2, with such bounds.
-fn http2_server() -> http2::Builder<LocalExecutor> {
+fn http2_server(websockets: bool) -> http2::Builder<LocalExecutor> {
     let mut server = http2::Builder::new(LocalExecutor);
     server
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(4 * WINDOW)
+        // One body that waits holds up no other, which may be another tenant's: each request's memory counts its window.
+        .initial_connection_window_size(STREAMS * WINDOW)
         .max_send_buf_size(BUFFER)
         .max_header_list_size(BUFFER as u32)
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS);
+    if websockets {
+        server.enable_connect_protocol();
+    }
     server
 }
 

@@ -28,6 +28,7 @@ pub(crate) fn start(
         tokio::task::spawn_local(Rc::clone(service).answer_questions(asked));
     }
     tokio::task::spawn_local(drain(Rc::clone(service), phase.clone()));
+    tokio::task::spawn_local(end_websockets(Rc::clone(service), phase.clone()));
     tokio::task::spawn_local(receive_permits(Rc::clone(service)));
     tokio::task::spawn_local(work(Rc::clone(service)));
 }
@@ -37,6 +38,15 @@ async fn drain(service: Rc<HttpService>, mut phase: watch::Receiver<Phase>) {
     wait_for_phase(&mut phase, Phase::NotAccepting).await;
     loop {
         service.connections().for_each(|connection| connection.drain());
+        tokio::time::sleep(OFTEN).await;
+    }
+}
+
+/// Ends WebSockets once clients that stay are to leave.
+async fn end_websockets(service: Rc<HttpService>, mut phase: watch::Receiver<Phase>) {
+    wait_for_phase(&mut phase, Phase::ClosingIdle).await;
+    loop {
+        service.websockets().for_each(|websocket| websocket.restart());
         tokio::time::sleep(OFTEN).await;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! **Ends.** A client that reads nothing for `client_timeout` is closed like any other; the rest is here: nothing has passed for
 //! `idle_timeout`, the store takes nothing for `slow_timeout`, one side has ended and the other has not for `client_timeout`, a
-//! KiB has waited for the quota for `client_timeout`, the tenant is not there any more, or gate ends.
+//! KiB has waited for the quota for `client_timeout`, the tenant is not there any more, or gate ends: it goes on while gate drains.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -88,8 +88,11 @@ impl WebSocketState {
         self.half_closed_since.set(Some(clock::monotonic()));
     }
 
-    /// Ends it if it has taken too long for something. To be called every tick.
+    /// Ends it if it has taken too long for something, or its client's connection has ended. To be called every tick.
     pub(super) fn check_timeout(&self, limits: &Limits, now: Nanos) {
+        if let Some(cause) = self.client.ended() {
+            self.stop(Stop::Client(cause));
+        }
         let is_longer =
             |since: Option<Nanos>, most| since.is_some_and(|since| now.saturating_sub(since) > most);
         if is_longer(self.half_closed_since.get(), limits.client_timeout) {
@@ -115,6 +118,11 @@ impl WebSocketState {
         self.must_look.replace(false)
     }
 
+    /// Ends it because gate does.
+    pub(super) fn restart(&self) {
+        self.stop(Stop::Restart);
+    }
+
     fn stop(&self, why: Stop) {
         if self.stop.get().is_none() {
             self.stop.set(Some(why));
@@ -128,9 +136,7 @@ impl WebSocketState {
 
     /// Why it ends, if it does; else its task is woken when it does.
     pub(super) fn poll_stop(&self, cx: &Context<'_>) -> Option<Stop> {
-        let (ended, drains) = self.client.poll_state(cx);
-        let stop = ended.map(Stop::Client).or_else(|| self.stop.get());
-        let stop = stop.or_else(|| drains.then_some(Stop::Restart));
+        let stop = self.client.ended().map(Stop::Client).or_else(|| self.stop.get());
         if stop.is_none() {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
         }

@@ -121,7 +121,7 @@ pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// `GET http://a/`, by the static table of HPACK.
 const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
 pub(super) const HEADERS: u8 = 1;
-const RESET: u8 = 3;
+pub(super) const RESET: u8 = 3;
 pub(super) const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;

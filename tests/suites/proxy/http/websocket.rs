@@ -1,6 +1,6 @@
 //! WebSockets through an HTTP service, by a client and a server of a library of its own.
 
-use std::io::Write as _;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,10 +21,10 @@ use tungstenite::{Message, WebSocket};
 use super::access_log::lines;
 use super::cache::Directory;
 use super::explain::explain;
-use super::{client, client_from, gate};
+use super::{OPEN, client, client_from, gate};
 
 /// A server that goes on as a WebSocket on each connection: at `/flood` it sends without an end, elsewhere it sends back what it gets.
-fn server() -> Result<SocketAddr> {
+pub(super) fn server() -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     std::thread::spawn(move || {
@@ -74,7 +74,7 @@ fn open(gate: &Listening, path: &str, last: u8) -> Result<(WebSocket<TcpStream>,
 }
 
 /// The close frame that a WebSocket ends with.
-fn closed(socket: &mut WebSocket<TcpStream>) -> Result<CloseFrame> {
+pub(super) fn closed<S: Read + Write>(socket: &mut WebSocket<S>) -> Result<CloseFrame> {
     let began = Instant::now();
     loop {
         ensure!(began.elapsed() < PATIENCE, "it is not closed in time");
@@ -86,13 +86,13 @@ fn closed(socket: &mut WebSocket<TcpStream>) -> Result<CloseFrame> {
     }
 }
 
-fn charged(gate: &Listening, name: &str) -> Result<f64> {
+pub(super) fn charged(gate: &Listening, name: &str) -> Result<f64> {
     gate.json(&["tenants", name])?["tenants"][0]["charged_ru"].as_f64().context("no such tenant")
 }
 
 const UPGRADE: &str = "GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
                        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
+pub(super) const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
                       sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 #[test]
@@ -345,7 +345,7 @@ fn one_of_a_tenant_that_is_removed_is_closed() -> Result<()> {
 
 #[test]
 fn a_gate_that_ends_says_so() -> Result<()> {
-    let gate = gate(server()?, "websocket = \"on\"")?;
+    let gate = Listening::gate_with("drain = \"0ms\"", "http", server()?, "websocket = \"on\"", OPEN)?;
     let (mut socket, _) = open(&gate, "/", 2)?;
     let (mut flooded, _) = open(&gate, "/flood", 2)?;
     gate.signal(Signal::SIGTERM)?;

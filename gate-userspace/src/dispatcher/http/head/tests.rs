@@ -140,7 +140,7 @@ fn a_store_goes_on_as_a_websocket_or_is_garbled() {
             answer = answer.header(*name, *value);
         }
         let mut parts = answer.body(()).unwrap().into_parts().0;
-        prepare_switch(&mut parts).map(|()| shown(&parts.headers))
+        prepare_switch(&mut parts, None).map(|()| shown(&parts.headers))
     };
     let accept = ("sec-websocket-accept", "x");
     let upgrade = ("upgrade", "websocket");

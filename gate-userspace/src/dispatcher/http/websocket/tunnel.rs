@@ -18,11 +18,13 @@ use tokio::time::timeout;
 
 use super::frames::{Frames, close_of_client, close_of_server};
 use super::payment::WebSocket;
+use crate::clock;
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::http::access_line::AccessLine;
 use crate::dispatcher::http::connection::InFlight;
 use crate::dispatcher::http::store::SwitchedStream;
 use crate::dispatcher::http::under_way::UnderWay;
+use crate::dispatcher::http::unread::Reading;
 use crate::dispatcher::http::websocket_state::{Stop, WebSocketState};
 
 /// A WebSocket whose client is about to be told that the store agrees.
@@ -34,6 +36,8 @@ pub(in crate::dispatcher::http) struct Tunnel {
     switched: oneshot::Receiver<SwitchedStream>,
     /// The client's connection is not idle.
     _in_flight: Option<InFlight>,
+    /// Of a client over HTTP/2, which may leave this unread beside what it reads.
+    reading: Option<Reading>,
     line: Option<Box<AccessLine>>,
 }
 
@@ -45,6 +49,7 @@ struct Direction {
     len: usize,
     frames: Frames,
     is_to_store: bool,
+    reading: Option<Reading>,
 }
 
 impl Tunnel {
@@ -53,7 +58,7 @@ impl Tunnel {
         under_way: UnderWay,
         switched: oneshot::Receiver<SwitchedStream>,
     ) -> Self {
-        Self { websocket, _under_way: under_way, switched, _in_flight: None, line: None }
+        Self { websocket, _under_way: under_way, switched, _in_flight: None, reading: None, line: None }
     }
 
     /// The same, which ends the request of its client when it ends, and logs it if it has a line.
@@ -62,7 +67,9 @@ impl Tunnel {
         in_flight: InFlight,
         line: Option<Box<AccessLine>>,
     ) -> Self {
-        Self { _in_flight: Some(in_flight), line, ..self }
+        let reading = in_flight.is_http2().then(|| in_flight.reading(clock::monotonic()));
+        reading.iter().for_each(Reading::pause);
+        Self { _in_flight: Some(in_flight), reading, line, ..self }
     }
 
     /// Has bytes pass between the client, of which `early` ones have been read, and the store, to the end of either. Returns why the
@@ -71,7 +78,7 @@ impl Tunnel {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { websocket, switched, mut line, .. } = self;
+        let Self { websocket, switched, reading, mut line, .. } = self;
         let state = &websocket.state;
         let switched = tokio::select! {
             biased;
@@ -83,8 +90,8 @@ impl Tunnel {
         };
         let (mut from_client, mut to_client) = tokio::io::split(client);
         let (mut from_store, mut to_store) = tokio::io::split(stream);
-        let mut up = Direction::new(&early, true);
-        let mut down = Direction::new(&of_store, false);
+        let mut up = Direction::new(&early, true, None);
+        let mut down = Direction::new(&of_store, false, reading);
         drop((early, of_store));
         let stop = {
             let up = pin!(up.run(&websocket, &mut from_client, &mut to_store, |_| {}));
@@ -147,10 +154,10 @@ async fn run_both(
 }
 
 impl Direction {
-    fn new(early: &[u8], is_to_store: bool) -> Self {
+    fn new(early: &[u8], is_to_store: bool, reading: Option<Reading>) -> Self {
         let mut buffer = early.to_vec();
         buffer.resize(PIECE.max(early.len()), 0);
-        Self { buffer, at: 0, len: early.len(), frames: Frames::default(), is_to_store }
+        Self { buffer, at: 0, len: early.len(), frames: Frames::default(), is_to_store, reading }
     }
 
     /// Has bytes pass until their sender ends; [`Stop::Ended`] then.
@@ -176,8 +183,10 @@ impl Direction {
                 (self.at, self.len) = (0, 0);
                 match from.read(&mut self.buffer).await {
                     Ok(0) => {
+                        self.note_kept_waiting(true);
                         // The receiver may be gone.
                         let _ = to.shutdown().await;
+                        self.note_kept_waiting(false);
                         return Stop::Ended;
                     }
                     Ok(len) => self.len = len,
@@ -193,7 +202,9 @@ impl Direction {
             if self.is_to_store {
                 state.store_keeps_waiting(true);
             }
+            self.note_kept_waiting(true);
             let written = self.write(paid, to, state, &mut count).await;
+            self.note_kept_waiting(false);
             if self.is_to_store {
                 state.store_keeps_waiting(false);
             }
@@ -238,8 +249,16 @@ impl Direction {
             if self.is_to_store {
                 state.store_keeps_waiting(true);
             }
+            self.note_kept_waiting(true);
         }
         to.flush().await
+    }
+
+    /// Notes whether its client keeps what is to pass to it waiting, if that is not seen by its connection.
+    fn note_kept_waiting(&self, waits: bool) {
+        if let Some(reading) = &self.reading {
+            if waits { reading.progress(clock::monotonic()) } else { reading.pause() }
+        }
     }
 
     /// Ends it with a close frame, behind the frame that has begun if that ends soon.
@@ -289,6 +308,8 @@ async fn drain(from: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 const PIECE: usize = 16 << 10;
 /// The memory of a WebSocket: what is held in both directions, and what may have been read ahead of 101.
 pub(super) const MEMORY: usize = 2 * PIECE + (64 << 10);
+/// The same over HTTP/2, where the library holds as much of a stream's either direction as its window.
+pub(super) const MEMORY_HTTP2: usize = MEMORY + 2 * (64 << 10);
 /// The bytes of one direction after which its thread looks for what has come for others.
 const TURN: usize = 64 << 10;
 /// The bytes that are paid at a time: few enough that a small quota's debt holds their price.
