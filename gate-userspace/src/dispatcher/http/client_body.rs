@@ -72,8 +72,11 @@ impl ClientBody {
 }
 
 impl Rest {
-    /// Reads it to its end, unless `takes` refuses a piece of so many bytes.
+    /// Reads it to its end, unless `takes` refuses a piece of so many bytes, or its connection ends with the answer.
     pub(super) async fn read(mut self, mut takes: impl FnMut(usize) -> bool) {
+        if self.client.leaves_unread() {
+            return;
+        }
         let incoming = &mut self.incoming;
         while let Some(frame) = poll_fn(|cx| Pin::new(&mut *incoming).poll_frame(cx)).await {
             let len = frame.ok().map(|frame| frame.data_ref().map_or(0, Bytes::len));

@@ -50,6 +50,7 @@ pub(super) async fn answer(
     service.metrics.count(Event::Request);
     let (mut parts, body) = request.into_parts();
     let length = body.size_hint().exact();
+    let has_body = !body.is_end_stream();
     let mut body = Some(ClientBody::new(body, &service, &client, parts.headers.contains_key(EXPECT)));
     let mut line = AccessLine::of(&service, client.source, &parts);
     let mut origin = service.origin(&client, &parts.headers, Lookup::Charge);
@@ -86,13 +87,17 @@ pub(super) async fn answer(
     if !answer.as_ref().is_err_and(Refused::is_for_the_tenant) {
         counted.served();
     }
+    let closes = answer.as_ref().is_err_and(|refused| refused.closes);
     let reason = answer.as_ref().err().map(|refused| refused.refusal.reason.name());
     let mut response = answer.unwrap_or_else(|refused| {
         let refusal = Origin::refusal(names_none, refused.refusal);
         service.refusal(Refused { refusal, ..refused }, version, is_grpc)
     });
-    // What is left of it is read on from here, or left.
     drop(body);
+    if has_body && closes {
+        // Before its rest is read on.
+        client.leave_unread();
+    }
     if client.leaves_unread() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -20,7 +20,7 @@ const BOUND: u8 = 8;
 /// A gate that refuses what comes from [`BOUND`].
 fn refusing_gate(max_request: &str) -> Result<(FakeStore, Listening)> {
     let store = FakeStore::start()?;
-    let service = format!("websocket = \"on\"\nmax_request = \"{max_request}\"\nclient_timeout = \"20s\"");
+    let service = format!("websocket = \"on\"\nmax_request = \"{max_request}\"\nclient_timeout = \"60s\"");
     let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, &service, TENANTS)?;
     Ok((store, gate))
 }
@@ -98,6 +98,24 @@ fn a_body_that_is_kept_back_is_not_asked_for() -> Result<()> {
         client.send(post(&fields).as_bytes())?;
         refused(&mut client, &fields, true)?;
         ensure!(client.is_closed()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_connection_that_ends_waits_for_no_body() -> Result<()> {
+    let (_store, gate) = refusing_gate("10MiB")?;
+    // Of the first nobody knows the length, and no body comes.
+    for fields in ["transfer-encoding: gzip, chunked\r\n", "content-length: 100\r\nexpect: more\r\n"] {
+        let mut client = client_from(&gate, 2)?;
+        client.send(post(fields).as_bytes())?;
+        let reply = client.reply(false)?;
+        ensure!(
+            [403, 417].contains(&reply.status) && reply.field("connection") == Some("close"),
+            "{reply:?}"
+        );
+        // Sooner than `client_timeout`, for which a short body would be read.
+        ensure!(client.is_closed()?, "{fields}");
     }
     Ok(())
 }

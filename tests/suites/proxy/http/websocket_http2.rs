@@ -227,9 +227,10 @@ fn a_stream_that_is_not_read_ends_its_connection() -> Result<()> {
     let (_, flooded) = unread.open("/flood", &[])?.agreed()?;
     let reader = client_from(&gate, 2)?;
     let (_, mut reading) = reader.open("/flood", &[])?.agreed()?;
-    while counter(&gate, "slow-reader")? == 0 {
+    wait_until("it keeps its connection", || {
         ensure!(reading.read()?.len() == 5_000);
-    }
+        Ok(counter(&gate, "slow-reader")? == 1)
+    })?;
     ensure!(quiet.read().is_err(), "it goes on");
     drop(flooded);
     wait_until("it holds what it had", || Ok(counter(&gate, "websockets-ended")? == 2))?;
