@@ -173,6 +173,18 @@ impl<T> DeficitRoundRobin<T> {
         items.count()
     }
 
+    /// Takes out all items of a flow, with what each costs, in their order.
+    pub fn take_flow(&mut self, key: u32) -> Vec<(u64, T)> {
+        let Some(&index) = self.by_key.get(&key) else { return Vec::new() };
+        let Some(turn) = self.turns.iter().position(|&other| other == index) else { return Vec::new() };
+        let mut items = Vec::new();
+        while self.by_key.contains_key(&key) {
+            let cost = self.items[self.flows[index].first].cost;
+            items.push((cost, self.take_first(index, turn)));
+        }
+        items
+    }
+
     /// The first item of each flow, in the order of their turns.
     pub fn firsts(&self) -> impl Iterator<Item = &T> {
         self.turns.iter().map(|&index| &self.items[self.flows[index].first].value)

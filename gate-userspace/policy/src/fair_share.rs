@@ -18,12 +18,13 @@
 //!   at most a tenth of a tick's work at a time, as soon as there is room, and the store is never without work.
 //! - *Growth.* While the queue does not stand, what is completed is a lower bound of the capacity.
 //! - *In force* are shares from the first tick in which the queue stood until it has not stood, and nobody has been refused
-//!   a part of their demand, for `HOLD`.
+//!   a part of their demand, for `HOLD`. A queue alone says who goes first, and refuses no one: clients that wait for their answers
+//!   can make one stand for good. Those above their share are *refused* from the first sign on that the store is overloaded,
+//!   until there has been none, and nobody has been refused, for `HOLD`.
 //!
 //! **Invariants.** Who asks for at most their share is accepted whole. The shares that are asked for sum up to the sum that
 //! is given, or to all that is asked for. A tier gets nothing before those above it have all that they ask for. A clock
-//! that goes back stands still. The memory is bounded by the sharers of the last ticks. Pure. The dispatcher does not ask it yet:
-//! its ladder, CoDel and queue go by tiers and turns alone.
+//! that goes back stands still. The memory is bounded by the sharers of the last ticks. Pure.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +50,6 @@ pub struct Load {
     pub weight: Option<u64>,
     /// The price of those that wanted to go to the store, refused or not, in thousandths of a request unit.
     pub offered_mru: u64,
-    /// The price of those that the store has answered.
-    pub served_mru: u64,
 }
 
 /// The observations of a tick.
@@ -64,9 +63,11 @@ pub struct Tick<'a> {
     pub stood: bool,
     /// The number of requests that the store has answered.
     pub answers: u64,
+    /// Their price, in thousandths of a request unit.
+    pub served_mru: u64,
     /// The price of those that wait now.
     pub queued_mru: u64,
-    /// True while the store's latency alone says that it is overloaded.
+    /// True while something says that waiting is no answer any more: the store's latency, or how long requests wait for it.
     pub is_overloaded: bool,
     /// By sharer, in any order; a sharer may come more than once.
     pub loads: &'a [Load],
@@ -99,6 +100,8 @@ pub struct FairShare {
     measured: Measured,
     /// When shares were last needed; `None` while they are not in force.
     needed_at: Option<Nanos>,
+    /// When refusals were last needed; `None` while nobody is refused.
+    refused_at: Option<Nanos>,
     sharers: BTreeMap<Sharer, Demand>,
 }
 
@@ -151,10 +154,16 @@ impl FairShare {
         self.decide(tick);
     }
 
-    /// True while shares bind.
+    /// True while shares decide who goes first.
     #[must_use]
     pub const fn is_in_force(&self) -> bool {
         self.needed_at.is_some()
+    }
+
+    /// True while those above their share are refused a part of what they ask for.
+    #[must_use]
+    pub const fn refuses(&self) -> bool {
+        self.refused_at.is_some()
     }
 
     /// The capacity of the store, in thousandths of a request unit a second; `None` while it is not known.
@@ -163,16 +172,34 @@ impl FairShare {
         self.capacity
     }
 
-    /// The shares of those who have asked for something lately, by tier; none while shares do not bind.
+    /// How long requests of those above their share may wait: twice as long as the queue that is wanted lasts, above 0; `None`
+    /// while nobody is refused.
+    #[must_use]
+    pub fn longest_wait(&self) -> Option<Nanos> {
+        self.refused_at?;
+        let capacity = self.capacity.unwrap_or(0.0).max(1.0);
+        let wait = 2.0 * self.wanted_queue(capacity) / capacity;
+        Some(Nanos((wait * 1e9) as u64).max(Nanos(1)))
+    }
+
+    /// The price of the queue that is wanted before a store that can do so much.
+    fn wanted_queue(&self, capacity: f64) -> f64 {
+        (capacity * WANTED_QUEUE.0 as f64 / 1e9).max(self.price * FEWEST_QUEUED).max(1.0)
+    }
+
+    /// The shares of those who have asked for something lately, by tier; none while shares are not in force.
     pub fn shares(&self) -> impl Iterator<Item = (Sharer, Share)> {
-        let in_force = self.is_in_force();
-        let of = |(sharer, demand): (&Sharer, &Demand)| (*sharer, demand.share);
-        self.sharers.iter().filter(move |_| in_force).map(of)
+        let Self { needed_at, refused_at, .. } = *self;
+        let of = move |(&sharer, demand): (&Sharer, &Demand)| {
+            let accepted = if refused_at.is_some() { demand.share.accepted } else { 1.0 };
+            (sharer, Share { accepted, ..demand.share })
+        };
+        self.sharers.iter().filter(move |_| needed_at.is_some()).map(of)
     }
 
     /// Learns what the store can do.
     fn measure(&mut self, tick: &Tick<'_>) {
-        let served_mru: u64 = tick.loads.iter().map(|load| load.served_mru).sum();
+        let served_mru = tick.served_mru;
         if tick.answers > 0 {
             let price = served_mru as f64 / tick.answers as f64;
             self.price = if self.price == 0.0 { price } else { self.price + (price - self.price) * LEARNED };
@@ -213,26 +240,34 @@ impl FairShare {
         };
         let before = self.capacity.unwrap_or(0.0);
         self.capacity = Some(before + (found - before) * step);
-        // Steady => Sharing: the queue has stood for a tick.
+        // Steady => Ordering: the queue has stood for a tick.
         self.needed_at = Some(self.now);
     }
 
     /// Shares out what the store can do.
     fn decide(&mut self, tick: &Tick<'_>) {
         let (Some(capacity), Some(needed_at)) = (self.capacity, self.needed_at) else { return };
-        let wanted = (capacity * WANTED_QUEUE.0 as f64 / 1e9).max(self.price * FEWEST_QUEUED).max(1.0);
-        let queued = tick.queued_mru as f64 / wanted;
+        let queued = tick.queued_mru as f64 / self.wanted_queue(capacity);
         let given = capacity * (1.0 + HEADROOM * (1.0 - queued).max(0.0));
         let of_excess = (1.0 - (queued - 1.0).max(0.0) / LONG_QUEUE).max(LEAST_GIVEN);
-        let is_refused = self.share_out(given, of_excess);
+        let is_short = self.share_out(given, of_excess);
+        let refused_for = self.refused_at.map(|refused_at| self.now.saturating_sub(refused_at));
+        let is_refused = is_short && refused_for.is_some();
+        self.refused_at = match refused_for {
+            // Ordering => Refusing, or it goes on.
+            _ if tick.is_overloaded || is_refused => Some(self.now),
+            // Refusing => Ordering
+            Some(passed) if passed >= HOLD => None,
+            Some(_) | None => self.refused_at,
+        };
         if is_refused || tick.stood {
             self.needed_at = Some(self.now);
             return;
         }
         let passed = self.now.saturating_sub(needed_at);
         if passed >= HOLD && (!tick.is_overloaded || passed >= LONGEST_HOLD) {
-            // Sharing => Steady: everyone has had all they asked for.
-            self.needed_at = None;
+            // Ordering => Steady: everyone has had all they asked for.
+            (self.needed_at, self.refused_at) = (None, None);
         }
     }
 

@@ -56,7 +56,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             min: 4,
-            initial: 100,
+            initial: 20,
             max: 10_000,
             buffer: 0.25,
             floor: Nanos::from_millis(1),

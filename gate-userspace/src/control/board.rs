@@ -61,13 +61,15 @@ pub struct ServiceReport {
     pub queued: u64,
     /// True if the queue stands: even the shortest wait was too long.
     pub queue_stands: bool,
+    /// True while what the store cannot do is refused to tenants that ask for more than their share.
+    pub shares_bind: bool,
     /// True if the store can be reached; `None` without a dispatcher or a probe.
     pub store_up: Option<bool>,
     /// Probes that failed so far; nothing where there is no probe.
     pub probe_failures: Option<u64>,
     /// The answers that were measured in passing; nothing where none are.
     pub in_passing: Option<InPassingReport>,
-    /// Where shedding stands: `steady`, `shedding`, `restoring`; nothing where it is off.
+    /// Where shedding stands: `steady`, `shedding`, `restoring`, or `sharing` while tenants' shares decide; nothing where it is off.
     pub phase: Option<&'static str>,
     /// The rung of each tier, `critical` first: 0 none, 1 to 6 prices doubled so often, 7 refusal.
     pub rungs: [u32; 4],

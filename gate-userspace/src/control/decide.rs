@@ -29,7 +29,8 @@
 //! [ladder](crate::policy::shedding), at most one rung in a tick. A queue that stands (`CoDel`: even the shortest
 //! wait was too long) is a signal as well, also where latencies are too short or too few for a ratio: the
 //! ratio then counts as just low enough for the lowest tier. It cannot fall further by itself, so a queue alone
-//! never costs more than that tier. While the store cannot be reached its ladder stays where it is: nobody can
+//! never costs more than that tier. Where tenants' [shares](crate::policy::fair_share) of a proxied store bind, they decide who
+//! gives way, and by how much: the ladder counts such a time as calm. While the store cannot be reached its ladder stays where it is: nobody can
 //! tell what shedding would do.
 //!
 //! Where a service's prices [are learned](crate::policy::pricing), they learn from what the tick found, unless it was
@@ -74,6 +75,8 @@ pub struct ServiceSnapshot {
     pub ratio: Option<f64>,
     /// True if the queue before it stands.
     pub queue_stands: bool,
+    /// True while tenants' shares of it bind: what it cannot do is refused to those who ask for more.
+    pub shares_bind: bool,
     /// False while it is known to be out of reach.
     pub store_up: bool,
     /// The cost samples of its answers.
@@ -178,7 +181,8 @@ pub fn decide(
     let mut changes = Vec::new();
     for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {
         let Some(shedding) = shedding.as_mut().filter(|_| service.store_up) else { continue };
-        let ratio = shedding.settings().signal(service.ratio, service.queue_stands);
+        let signal = shedding.settings().signal(service.ratio, service.queue_stands);
+        let ratio = signal.filter(|_| !service.shares_bind);
         changes.extend(shedding.tick(snapshot.now, ratio).map(|change| (place, change)));
     }
     for (place, (learning, service)) in rules.learning.iter().zip(snapshot.services).enumerate() {
@@ -187,7 +191,8 @@ pub fn decide(
             continue;
         };
         let is_slow = service.ratio.is_some_and(|ratio| ratio < learning.slow_below);
-        let overloaded = overloaded || is_slow || service.queue_stands || !service.store_up;
+        let overloaded =
+            overloaded || is_slow || service.queue_stands || service.shares_bind || !service.store_up;
         pricing.tick(snapshot.now, &service.cost_samples, overloaded);
     }
     changes

@@ -275,7 +275,10 @@ impl Ticker {
     pub fn report(&self, generation: u64, mut services: Vec<ServiceReport>) -> Report {
         for (place, service) in services.iter_mut().enumerate() {
             let shedding = self.memory.shedding.get(place).and_then(Option::as_ref);
-            service.phase = shedding.map(|shedding| shedding.phase().name());
+            service.phase = match service.shares_bind {
+                true => Some("sharing"),
+                false => shedding.map(|shedding| shedding.phase().name()),
+            };
             let shed = self.memory.shed(place);
             service.rungs = [0, 1, 2, 3].map(|tier| shed.rung(tier));
             if let Some((_, base)) = self.slots.iter().find(|(of, _)| *of == place) {

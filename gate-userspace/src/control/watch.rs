@@ -41,6 +41,8 @@ pub struct Watch {
 struct Watched {
     source: Source,
     settings: Settings,
+    /// The ratio below which the first tier gives way; `None` where none does.
+    shed_below: Option<f64>,
     ratio: LatencyRatio,
     last: ServiceSnapshot,
     /// The source of cost samples, where prices learn.
@@ -85,6 +87,9 @@ impl Watch {
                 Some(source) => {
                     let mut watched = Watched::new(source, service.shedding.ratio, before, now)?;
                     watched.learn(service.price.learning().is_some(), now);
+                    let shedding = &service.shedding;
+                    let lowest = shedding.ladder.shed_below[Tier::BestEffort.index()];
+                    watched.shed_below = shedding.enabled.then_some(lowest);
                     Some(watched)
                 }
                 None => None,
@@ -119,9 +124,9 @@ impl Watch {
         let services = self.services.iter_mut().enumerate();
         services
             .zip(&mut self.in_passing)
-            .map(|((place, (_, watched)), measured)| {
+            .map(|((place, (name, watched)), measured)| {
                 let mut snapshot = match watched {
-                    Some(watched) => watched.tick(now, overloaded(place)),
+                    Some(watched) => watched.tick(name, now, overloaded(place)),
                     None => UNSEEN,
                 };
                 let measured = measured.as_mut().and_then(|measured| measured.tick(now, overloaded(place)));
@@ -164,7 +169,7 @@ impl Watched {
             return Ok(before);
         }
         let ratio = LatencyRatio::of(Arc::clone(source.latencies()), settings, now)?;
-        Ok(Self { source, settings, ratio, last: UNSEEN, cost_sampler: None })
+        Ok(Self { source, settings, shed_below: None, ratio, last: UNSEEN, cost_sampler: None })
     }
 
     /// Learns from now on, as before if it did; or no longer.
@@ -176,10 +181,23 @@ impl Watched {
         };
     }
 
-    fn tick(&mut self, now: Nanos, overloaded: bool) -> ServiceSnapshot {
+    fn tick(&mut self, service: &str, now: Nanos, overloaded: bool) -> ServiceSnapshot {
+        let shares_bind = self.source.shares_bind();
+        match (self.last.shares_bind, shares_bind) {
+            (false, true) => tracing::warn!(
+                service,
+                "its store cannot do all that it is asked for: who asks for more than their share is refused a part of it"
+            ),
+            (true, false) => tracing::info!(service, "its store can do all that it is asked for again"),
+            (false, false) | (true, true) => {}
+        }
+        let ratio = self.ratio.tick(now, overloaded || shares_bind);
+        let is_slow = ratio.zip(self.shed_below).is_some_and(|(ratio, bound)| ratio < bound);
+        self.source.set_slow(is_slow);
         self.last = ServiceSnapshot {
-            ratio: self.ratio.tick(now, overloaded),
+            ratio,
             queue_stands: self.source.queue_stands(),
+            shares_bind,
             store_up: !self.source.is_down(now),
             cost_samples: self
                 .cost_sampler
@@ -204,6 +222,7 @@ impl Watched {
             types,
             queued: self.source.queued(),
             queue_stands: self.last.queue_stands,
+            shares_bind: self.last.shares_bind,
             store_up: Some(self.source.answers()),
             probe_failures: self.source.probe_failures(),
             ..ServiceReport::default()
@@ -231,6 +250,19 @@ impl Source {
         match self {
             Self::Dispatcher(metrics) => Tier::ALL.iter().any(|&tier| metrics.queue(tier).stands),
             Self::Probe(_) => false,
+        }
+    }
+
+    fn shares_bind(&self) -> bool {
+        match self {
+            Self::Dispatcher(metrics) => metrics.shares_bind(),
+            Self::Probe(_) => false,
+        }
+    }
+
+    fn set_slow(&self, is_slow: bool) {
+        if let Self::Dispatcher(metrics) = self {
+            metrics.set_slow(is_slow);
         }
     }
 
@@ -287,6 +319,7 @@ fn lower(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 const UNSEEN: ServiceSnapshot = ServiceSnapshot {
     ratio: None,
     queue_stands: false,
+    shares_bind: false,
     store_up: true,
     cost_samples: CostSamples { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
 };

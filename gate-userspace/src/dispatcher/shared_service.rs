@@ -100,7 +100,7 @@ impl SharedService {
             (settings.threads, settings.stores.len()),
             types,
             policy.clone(),
-            permits,
+            (permits, Arc::clone(&limits.shares)),
         );
         Ok(Self {
             questions: Questions::new(&settings.name),

@@ -5,6 +5,7 @@ mod buckets;
 mod clients;
 mod cluster;
 mod envoy;
+mod fair;
 mod faults;
 mod host_names;
 mod hot;

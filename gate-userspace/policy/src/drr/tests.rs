@@ -196,3 +196,16 @@ proptest::proptest! {
         proptest::prop_assert!(model.values().all(VecDeque::is_empty));
     }
 }
+
+#[test]
+fn a_flow_is_taken_out_whole_and_in_order() {
+    let mut queue = DeficitRoundRobin::new(1);
+    for (key, value) in [(1, 'a'), (2, 'b'), (1, 'c'), (3, 'd'), (1, 'e')] {
+        queue.push(key, u64::from(key) * 10, value);
+    }
+    assert_eq!(queue.take_flow(1), [(10, 'a'), (10, 'c'), (10, 'e')]);
+    assert!(queue.take_flow(1).is_empty() && queue.take_flow(9).is_empty());
+    let mut left: Vec<_> = std::iter::from_fn(|| queue.pop(|_| true)).collect();
+    left.sort_unstable();
+    assert_eq!(left, ['b', 'd']);
+}

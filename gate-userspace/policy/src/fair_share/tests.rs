@@ -43,6 +43,8 @@ struct Bench {
     busy: f64,
     answers: u64,
     is_drained: bool,
+    /// True if nothing says that the store is overloaded but its queue.
+    is_healthy: bool,
 }
 
 impl Bench {
@@ -57,6 +59,7 @@ impl Bench {
             busy: 0.0,
             answers: 0,
             is_drained: false,
+            is_healthy: false,
         }
     }
 
@@ -66,7 +69,7 @@ impl Bench {
 
     fn load(&mut self, client: &Client) -> &mut Load {
         let Client { sharer, weight, .. } = *client;
-        self.loads.entry(sharer).or_insert(Load { sharer, weight, offered_mru: 0, served_mru: 0 })
+        self.loads.entry(sharer).or_insert(Load { sharer, weight, offered_mru: 0 })
     }
 
     /// One ms in which the store does `capacity / 1000` requests.
@@ -107,18 +110,19 @@ impl Bench {
             self.counts[place].served += 1;
             let longest = &mut self.counts[place].longest_wait_ms;
             *longest = (*longest).max(ms - since);
-            self.load(&self.clients[place].clone()).served_mru += MRU;
         }
         if ms % 100 == 99 {
             let loads: Vec<_> = std::mem::take(&mut self.loads).into_values().collect();
             let queued = self.queues.values().map(DeficitRoundRobin::len).sum::<usize>() as u64;
+            let stood = queued > 0 && !std::mem::take(&mut self.is_drained);
             self.shares.tick(&Tick {
                 now: Nanos(ms * MS.0),
                 interval: Nanos::from_millis(100),
-                stood: queued > 0 && !std::mem::take(&mut self.is_drained),
-                answers: std::mem::take(&mut self.answers),
+                stood,
+                answers: self.answers,
+                served_mru: std::mem::take(&mut self.answers) * MRU,
                 queued_mru: queued * MRU,
-                is_overloaded: false,
+                is_overloaded: stood && !self.is_healthy,
                 loads: &loads,
             });
         }
@@ -215,6 +219,17 @@ fn a_store_that_recovers_is_used_again() {
 }
 
 #[test]
+fn a_queue_alone_says_who_goes_first_and_refuses_no_one() {
+    let clients = vec![client(0, Tier::Standard, 100.0), client(1, Tier::Standard, 1_100.0)];
+    let mut bench = Bench { is_healthy: true, ..Bench::new(clients.clone()) };
+    let counts = bench.run([2, 5], |_| 1_000.0);
+    assert!(counts.iter().all(|count| count.refused == 0) && bench.shares.is_in_force(), "{counts:?}");
+    assert!(counts[0].longest_wait_ms < 10 && counts[1].longest_wait_ms > 200, "{counts:?}");
+    let counts = Bench::new(clients).run([2, 5], |_| 1_000.0);
+    assert!(counts[0].refused == 0 && counts[1].refused > 0, "{counts:?}");
+}
+
+#[test]
 fn shares_follow_weights() {
     let weighted = |tenant, weight| Client { weight, ..client(tenant, Tier::Standard, 3_000.0) };
     let clients = vec![weighted(0, Some(1)), weighted(1, Some(3)), weighted(2, None)];
@@ -237,14 +252,12 @@ fn calm_stores_refuse_no_one_and_shares_end() {
 }
 
 fn load(tenant: u32, tier: Tier, weight: Option<u64>, mru: u64) -> Load {
-    Load { sharer: Sharer { tier, tenant }, weight, offered_mru: mru, served_mru: 0 }
+    Load { sharer: Sharer { tier, tenant }, weight, offered_mru: mru }
 }
 
-/// Shares of these demands (mRU a tick, for long), where the store does `served` of the first.
+/// Shares of these demands (mRU a tick, for long), where the store does `served` of them all.
 fn shares(loads: &[Load], served: u64) -> FairShare {
     let mut shares = FairShare::default();
-    let mut loads = loads.to_vec();
-    loads[0].served_mru = served;
     for tick in 1..100 {
         let now = Nanos::from_millis(100 * tick);
         let interval = Nanos::from_millis(100);
@@ -253,9 +266,10 @@ fn shares(loads: &[Load], served: u64) -> FairShare {
             interval,
             stood: true,
             answers: 50,
+            served_mru: served,
             queued_mru: 0,
-            is_overloaded: false,
-            loads: &loads,
+            is_overloaded: true,
+            loads,
         };
         shares.tick(&tick);
     }
@@ -298,10 +312,7 @@ fn a_burst_is_no_excess() {
     let mut shares = FairShare::default();
     for tick in 0..100_u64 {
         let burst = if tick % 10 == 0 { 250_000 } else { 0 };
-        let loads = [
-            load(0, Tier::Standard, Some(1), burst),
-            Load { served_mru: 100_000, ..load(1, Tier::Standard, Some(1), 900_000) },
-        ];
+        let loads = [load(0, Tier::Standard, Some(1), burst), load(1, Tier::Standard, Some(1), 900_000)];
         let now = Nanos::from_millis(100 * tick);
         let interval = Nanos::from_millis(100);
         shares.tick(&Tick {
@@ -309,8 +320,9 @@ fn a_burst_is_no_excess() {
             interval,
             stood: true,
             answers: 100,
+            served_mru: 100_000,
             queued_mru: 100_000,
-            is_overloaded: false,
+            is_overloaded: true,
             loads: &loads,
         });
         let mut of = shares.shares().map(|(_, share)| share.accepted);
@@ -328,8 +340,9 @@ fn those_who_stop_are_forgotten() {
             interval,
             stood: false,
             answers: 0,
+            served_mru: 0,
             queued_mru: 0,
-            is_overloaded: false,
+            is_overloaded: true,
             loads,
         });
         shares.sharers.len()

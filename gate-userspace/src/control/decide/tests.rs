@@ -205,6 +205,7 @@ struct Loop {
     memory: Memory,
     now: Nanos,
     queue_stands: bool,
+    shares_bind: bool,
     store_up: bool,
     cost_samples: CostSamples,
     rules: Rules,
@@ -217,6 +218,7 @@ impl Loop {
             memory: Memory { shedding: vec![Some(shedding())], ..Memory::default() },
             now: NOW,
             queue_stands: false,
+            shares_bind: false,
             store_up: true,
             cost_samples: CostSamples::default(),
             rules: rules(false),
@@ -265,9 +267,8 @@ impl Loop {
     fn quiet_tick(&mut self) -> u32 {
         self.now = self.now.saturating_add(TICK);
         let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
-        let queue_stands = self.queue_stands;
-        let store_up = self.store_up;
-        let service = ServiceSnapshot { ratio, queue_stands, store_up, cost_samples: self.cost_samples };
+        let &mut Self { queue_stands, shares_bind, store_up, cost_samples, .. } = self;
+        let service = ServiceSnapshot { ratio, queue_stands, shares_bind, store_up, cost_samples };
         let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
         decide(&self.rules, &snapshot, &mut self.memory, &mut []);
         self.rungs()[Tier::BestEffort.index()]
@@ -335,7 +336,13 @@ fn a_service_that_does_not_shed_changes_no_tenant() {
 fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
     let mut memory = Memory { shedding: vec![Some(shedding()); 2], ..Memory::default() };
     let cost_samples = CostSamples::default();
-    let calm = ServiceSnapshot { ratio: Some(1.0), queue_stands: false, store_up: true, cost_samples };
+    let calm = ServiceSnapshot {
+        ratio: Some(1.0),
+        queue_stands: false,
+        shares_bind: false,
+        store_up: true,
+        cost_samples,
+    };
     let services = [calm, ServiceSnapshot { ratio: Some(0.45), ..calm }];
     let snapshot = Snapshot { now: NOW, interval: TICK, tenants: &[], services: &services };
     let changes = decide(&rules(false), &snapshot, &mut memory, &mut []);

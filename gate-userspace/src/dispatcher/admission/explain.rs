@@ -8,11 +8,12 @@ use gate_common::token_bucket::Take;
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
 use super::demand::Demand;
-use super::{Admission, Quote};
+use super::{Admission, ONE_TICK, Quote};
 use crate::dispatcher::request::RequestClass;
 use crate::dispatcher::tenants::ledger::{Account, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::explanation::{Bucket, Expected, Explanation, PriceTerms, Verdict, millis};
+use crate::policy::fair_share::{Share, Sharer};
 use crate::protocol::{Refusal, Rule};
 
 /// A refusal, and the bucket that it is for.
@@ -163,19 +164,34 @@ impl<T> Admission<T> {
         Ok(())
     }
 
-    /// The admission policy.
+    /// The tenant's share of the store, and the admission policy.
     ///
     /// # Errors
     ///
-    /// Its refusal.
+    /// The refusal of either.
     pub(crate) fn peek_policy(
         &self,
         shadow: bool,
-        class: RequestClass,
+        (tenant, class): (TenantId, RequestClass),
         ledger: &mut Ledger,
         explained: &mut Explanation,
         now: Nanos,
     ) -> Result<(), Refused> {
+        let share = self.shares.borrow().share(Sharer { tier: class.tier, tenant: tenant.0 });
+        if let Some(Share { mru_per_sec, demand_mru_per_sec, accepted, .. }) = share {
+            let ru = |mru: f64| mru / 1e3;
+            explained.notes.push(format!(
+                "the store cannot do all that it is asked for: of it this tenant may have {:.1} RU/s, and asks for {:.1} RU/s",
+                ru(mru_per_sec),
+                ru(demand_mru_per_sec)
+            ));
+            if accepted < 1.0 {
+                explained.refused_by_chance = Some(1.0 - accepted);
+                if ledger.draw() >= accepted {
+                    refuse(shadow, explained, Refusal::after(Reason::Penalty, ONE_TICK).into())?;
+                }
+            }
+        }
         let policy = &self.policy;
         let in_ms = |estimate: crate::policy::admission::Estimate| Expected {
             percentile: estimate.percentile,

@@ -30,14 +30,15 @@ use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
 use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::queue::policy::Policy;
+use crate::dispatcher::queue::shares::ThreadShares;
 use crate::dispatcher::queue::tier_queue::{Queue, QueueKey};
 use crate::dispatcher::request::{Charged, Payer, RequestClass};
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::tenants::Tenants;
 use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
-use crate::policy::Tier;
 use crate::policy::cost_model::{Measure, Window};
+use crate::policy::fair_share::Sharer;
 use crate::policy::read_cost::{ReadSize, ReadSizes};
 use crate::protocol::Refusal;
 
@@ -49,6 +50,7 @@ mod limit_charges;
 pub(super) mod queueing;
 mod read_prices;
 mod reply_costs;
+mod shares;
 
 /// Admission to one service's store, in one thread. `T` is a request in the queue.
 #[derive(Debug)]
@@ -64,6 +66,10 @@ pub(crate) struct Admission<T> {
     /// How long the store takes, where the number of permits is found by that.
     latencies: Option<RefCell<ThreadLatencies>>,
     pub(super) delay: RefCell<Delay>,
+    /// The shares of tenants in what the store can do.
+    pub(super) shares: RefCell<ThreadShares>,
+    /// The requests that were answered since the last tick.
+    answers: Cell<u64>,
     /// How long a request may wait.
     pub(super) deadline: Cell<Option<Nanos>>,
     pub(super) metrics: Arc<WorkerMetrics>,
@@ -84,7 +90,7 @@ pub(crate) type ClientQueue = (usize, Option<QueueKey>);
 pub(crate) struct Quote {
     /// With the request's own tier.
     pub(super) class: RequestClass,
-    /// The rung of its service and tier.
+    /// The rung of its service and tier; zero for a tenant within its share.
     pub(super) rung: u32,
     /// The price by its class, before multiplier and rung.
     pub(super) asked: MilliRu,
@@ -116,6 +122,8 @@ impl<T> Admission<T> {
             queue: RefCell::new(queue),
             latencies: shared.adaptive.as_ref().map(|adaptive| RefCell::new(adaptive.of_thread())),
             delay: RefCell::new(delay),
+            shares: RefCell::new(shared.shares.of_thread()),
+            answers: Cell::new(0),
             deadline: Cell::new(limits.deadline),
             metrics: Arc::clone(&service_metrics.threads[thread]),
             service_metrics,
@@ -194,7 +202,9 @@ impl<T> Admission<T> {
         let Demand { commands, rows, bytes, price_class, .. } = *demand;
         let run_as = (!demand.is_answered_here).then_some(price_class);
         let asked = ledger.price(self.service, commands, rows, bytes, run_as);
-        let rung = ledger.rung(self.service, class.tier);
+        // Who asks for no more than their share is not made dearer for what others ask.
+        let is_within = self.standing(tenant, class.tier).is_some_and(|standing| !standing.is_above);
+        let rung = if is_within { 0 } else { ledger.rung(self.service, class.tier) };
         let class_price = ledger.apply_multiplier(tenant, asked, rung);
         // XDP charges datagrams the price of the class, which is all that it knows; so does this.
         let expected = (commands > 0 && !is_datagram && !demand.is_answered_here)
@@ -236,7 +246,7 @@ impl<T> Admission<T> {
         ledger.charge_again(charged.account(), charged.price, now);
     }
 
-    /// Asks the admission policy whether a request would keep its objective.
+    /// Asks whether a request is within its tenant's share, and the admission policy whether it would keep its objective.
     ///
     /// # Errors
     ///
@@ -244,7 +254,12 @@ impl<T> Admission<T> {
     #[inline]
     pub(crate) fn admit(&self, ledger: &mut Ledger, charged: &Charged, now: Nanos) -> Result<(), Refusal> {
         let class = charged.class;
-        self.note_offered(class);
+        if !self.offer(charged, || ledger.draw()) {
+            if !charged.shadow {
+                return Err(self.refuse(ledger, charged, Refusal::after(Reason::Penalty, ONE_TICK)));
+            }
+            ledger.count_refusal(charged.tenant, Reason::Penalty, charged.price, true);
+        }
         let Some(retry_after) = self.policy.refuses(class, now, || ledger.draw()) else { return Ok(()) };
         if charged.shadow {
             ledger.count_refusal(charged.tenant, Reason::Slo, charged.price, true);
@@ -253,10 +268,19 @@ impl<T> Admission<T> {
         Err(self.refuse(ledger, charged, Refusal::after(Reason::Slo, retry_after)))
     }
 
-    /// Notes that a request of this class, which has been charged, wants to go to the store.
+    /// Notes that a request, which has been charged, wants to go to the store.
     #[inline]
-    pub(crate) fn note_offered(&self, class: RequestClass) {
+    pub(crate) fn note_offered(&self, charged: &Charged) {
+        self.offer(charged, || 0.0);
+    }
+
+    /// Counts a request that wants to go to the store. False if its tenant asks for more than its share, and this `draw` falls on it.
+    #[inline]
+    fn offer(&self, charged: &Charged, draw: impl FnOnce() -> f64) -> bool {
+        let class = charged.class;
         self.metrics.of_type(class.query_type).offered(class.tier);
+        let sharer = Sharer { tier: class.tier, tenant: charged.tenant.0 };
+        self.shares.borrow_mut().offer(sharer, charged.price, draw)
     }
 
     /// Refuses a request that has been charged and not been counted: refunds and counts it.
@@ -338,10 +362,10 @@ impl<T> Admission<T> {
         self.queue.borrow_mut().leave();
     }
 
-    /// Notes that a request of this tier goes to the store without having waited.
+    /// Notes that a request goes to the store without having waited.
     #[inline]
-    pub(crate) fn note_not_queued(&self, tier: Tier, now: Nanos) {
-        self.delay.borrow_mut().left(tier, now, Nanos::ZERO, 0);
+    pub(crate) fn note_not_queued(&self, charged: &Charged, now: Nanos) {
+        self.note_wait(charged, (charged.class.tier, Nanos::ZERO, 0), now);
     }
 
     /// Checks that one more request of a tenant, of so many bytes, may wait; `is_only` says that there is no other
@@ -383,30 +407,9 @@ impl<T> Admission<T> {
         }
     }
 
-    /// Publishes the queue's state and the cost samples. `is_first` is true in the thread that acts for all.
-    pub(crate) fn tick(&self, is_first: bool, now: Nanos) {
-        for tier in Tier::ALL {
-            let (waiting, since) = self.queue.borrow().waiting(tier);
-            let first = now.saturating_sub(since.unwrap_or(now));
-            self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
-        }
-        if let Some(latencies) = &self.latencies {
-            let peak = self.queue.borrow_mut().permits().take_peak();
-            let mut latencies = latencies.borrow_mut();
-            let adaptive = latencies.submit(peak);
-            if is_first {
-                self.policy.set_parallelism(adaptive.tick(now, self.ledger.borrow_mut().draw()));
-            }
-        }
-        if is_first {
-            self.policy.refresh(now);
-        }
-        self.metrics.cost_samples.submit(&self.cost_window);
-        self.measure.set(self.metrics.cost_samples.measure());
-    }
-
     /// Takes over what has changed about tenants.
     pub(crate) fn set_tenants(&self, tenants: &Arc<Tenants>) {
+        self.shares.borrow_mut().forget();
         self.tenants.borrow_mut().clone_from(tenants);
     }
 
@@ -428,3 +431,6 @@ impl<T> Admission<T> {
         self.queue.borrow_mut().recycle(bytes);
     }
 }
+
+/// A share is decided anew so often.
+const ONE_TICK: Nanos = Nanos::from_millis(100);

@@ -6,9 +6,11 @@ use std::cell::Cell;
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
-use super::{Admission, ClientQueue};
+use super::{Admission, ClientQueue, ONE_TICK};
+use crate::dispatcher::queue::permits::Rank;
 use crate::dispatcher::queue::tier_queue::{QueueKey, Queued};
 use crate::dispatcher::request::Charged;
+use crate::policy::Tier;
 use crate::protocol::Refusal;
 
 /// A request in the queue, as far as admission is concerned.
@@ -61,14 +63,17 @@ impl<T: QueuedRequest> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
         let &Charged { tenant, price, class, .. } = request.charged();
-        let wanted = QueueKey { tier: class.tier, tenant: tenant.0, is_slow: request.is_slow() };
+        let waits_behind = self.standing(tenant, class.tier).is_some_and(|standing| standing.waits_behind);
+        let rank = Rank { tier: class.tier, waits_behind };
+        let wanted = QueueKey { rank, tenant: tenant.0, is_slow: request.is_slow() };
         let (waiting, before) = request.client_queue().get();
         let key = match before.filter(|_| waiting > 0) {
-            // A client's requests keep their order: a later one joins the lowest tier of those before it.
-            Some(before) => QueueKey { tier: wanted.tier.max(before.tier), ..before },
+            // A client's requests keep their order: a later one joins the lowest rank of those before it.
+            Some(before) => QueueKey { rank: wanted.rank.max(before.rank), ..before },
             None => wanted,
         };
         request.client_queue().set((waiting + 1, Some(key)));
+        self.shares.borrow_mut().count_from_now();
         self.policy.enqueued(class);
         self.metrics.of_type(class.query_type).enqueued();
         let cost = u64::from(price.0).max(LEAST_COST);
@@ -81,7 +86,7 @@ impl<T: QueuedRequest> Admission<T> {
         let (tier, Queued { item: mut request, bytes, since, .. }, behind) = next;
         let waited = now.saturating_sub(since);
         self.on_dequeued(&request);
-        let is_delayed = self.delay.borrow_mut().left(tier, now, waited, behind);
+        let is_delayed = self.note_wait(request.charged(), (tier, waited, behind), now);
         let result = self.check_dequeued(&request, waited, is_delayed, now);
         match result {
             Ok(()) => self.count_passed(&self.ledger.borrow(), request.charged_mut()),
@@ -97,15 +102,15 @@ impl<T: QueuedRequest> Admission<T> {
     pub(crate) fn expire(&self, now: Nanos) -> Option<Dequeued<T>> {
         let has_expired = |tier, queued: &Queued<T>| {
             let waited = now.saturating_sub(queued.since);
-            let may_be_refused = !queued.item.charged().shadow && !queued.item.must_run();
-            self.is_late(&queued.item, waited)
-                || (may_be_refused && self.delay.borrow().has_expired(tier, waited))
+            let charged = queued.item.charged();
+            let may_be_refused = !charged.shadow && !queued.item.must_run();
+            self.is_late(&queued.item, waited) || (may_be_refused && self.has_expired(charged, tier, waited))
         };
         let (tier, Queued { item: request, bytes, since, .. }) =
             self.queue.borrow_mut().pop_expired(has_expired)?;
         let waited = now.saturating_sub(since);
         self.on_dequeued(&request);
-        self.delay.borrow_mut().left(tier, now, waited, 0);
+        self.note_wait(request.charged(), (tier, waited, 0), now);
         let refusal = if self.is_late(&request, waited) { LATE } else { self.delay_refusal() };
         self.refuse_queued(&request, refusal);
         Some(Dequeued { request, bytes, result: Err(refusal) })
@@ -117,11 +122,34 @@ impl<T: QueuedRequest> Admission<T> {
         let removed = self.queue.borrow_mut().remove_lost(is_late);
         let refused = removed.into_iter().map(|(tier, Queued { item: request, bytes, since, .. })| {
             self.on_dequeued(&request);
-            self.delay.borrow_mut().left(tier, now, now.saturating_sub(since), 0);
+            self.note_wait(request.charged(), (tier, now.saturating_sub(since), 0), now);
             self.refuse_queued(&request, LATE);
             Dequeued { request, bytes, result: Err(LATE) }
         });
         refused.collect()
+    }
+
+    /// Publishes the queue's state and the cost samples. `is_first` is true in the thread that acts for all.
+    pub(crate) fn tick(&self, is_first: bool, now: Nanos) {
+        for tier in Tier::ALL {
+            let (waiting, since) = self.queue.borrow().waiting(tier);
+            let first = now.saturating_sub(since.unwrap_or(now));
+            self.metrics.set_queue(tier, self.delay.borrow_mut().read(tier, waiting, first));
+        }
+        if let Some(latencies) = &self.latencies {
+            let peak = self.queue.borrow_mut().permits().take_peak();
+            let mut latencies = latencies.borrow_mut();
+            let adaptive = latencies.submit(peak);
+            if is_first {
+                self.policy.set_parallelism(adaptive.tick(now, self.ledger.borrow_mut().draw()));
+            }
+        }
+        if is_first {
+            self.policy.refresh(now);
+        }
+        self.share(is_first, now);
+        self.metrics.cost_samples.submit(&self.cost_window);
+        self.measure.set(self.metrics.cost_samples.measure());
     }
 
     fn on_dequeued(&self, request: &T) {
@@ -172,7 +200,7 @@ impl<T: QueuedRequest> Admission<T> {
     }
 
     fn delay_refusal(&self) -> Refusal {
-        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after())
+        Refusal::after(Reason::QueueDelay, self.delay.borrow().retry_after().max(ONE_TICK))
     }
 
     fn refuse_queued(&self, request: &T, refusal: Refusal) {

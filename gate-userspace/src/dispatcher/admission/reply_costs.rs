@@ -44,6 +44,7 @@ impl<T> Admission<T> {
         request: &CostFeatures,
         bytes: usize,
     ) -> (CostFeatures, MilliRu) {
+        self.answers.set(self.answers.get() + 1);
         // A forged sender would make what another tenant asks for dear.
         if charged.is_datagram {
             return (*request, charged.price);

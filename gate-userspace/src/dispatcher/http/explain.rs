@@ -152,7 +152,7 @@ impl HttpService {
                 explained.notes.extend(cached::explained(self, ledger, origin.account(), (parts, has_body)))
             }
         }
-        self.admission.peek_policy(shadow, quote.class, ledger, explained, now)?;
+        self.admission.peek_policy(shadow, (tenant, quote.class), ledger, explained, now)?;
         if self.admission.may_take_permit(false) {
             self.store.accepts(now)?;
             return Ok(Verdict::Passes);

@@ -54,7 +54,7 @@ impl UnderWay {
                 return Err(admission.refuse(&mut self.service.ledger.borrow_mut(), &charged, refusal));
             }
             admission.count_passed(&self.service.ledger.borrow(), &mut charged);
-            admission.note_not_queued(charged.class.tier, now);
+            admission.note_not_queued(&charged, now);
             self.call.charged.replace(charged);
         } else {
             let is_only = !self.service.tenants.borrow().are_several();

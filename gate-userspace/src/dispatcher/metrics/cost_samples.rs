@@ -369,7 +369,13 @@ mod tests {
     fn what_threads_hand_over_is_taken_once() {
         let types = QueryTypes::default();
         let policy = crate::dispatcher::queue::policy::Policy::default();
-        let metrics = ServiceMetrics::new("s".to_owned(), (2, 1), types, policy, Permits::new(None, 2));
+        let metrics = ServiceMetrics::new(
+            "s".to_owned(),
+            (2, 1),
+            types,
+            policy,
+            (Permits::new(None, 2), Arc::default()),
+        );
         assert!(!metrics.threads[0].cost_samples.is_on());
         let dearest = Prices { base: MilliRu(1), row: MilliRu(2), kib: MilliRu(3), latency: MilliRu(0) };
         let measure = Some(Measure { reference: Nanos(5), dearest });

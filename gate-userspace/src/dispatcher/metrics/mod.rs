@@ -21,6 +21,7 @@ use self::store_state::StoreState;
 use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
+use crate::dispatcher::queue::shares::Shares;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::cost_model::{Measure, Window};
@@ -149,6 +150,7 @@ pub struct ServiceMetrics {
     pub(crate) stores: Arc<[Arc<StoreState>]>,
     policy: Policy,
     permits: Arc<Permits>,
+    shares: Arc<Shares>,
 }
 
 impl ServiceMetrics {
@@ -157,12 +159,12 @@ impl ServiceMetrics {
         (threads, stores): (usize, usize),
         types: QueryTypes,
         policy: Policy,
-        permits: Arc<Permits>,
+        (permits, shares): (Arc<Permits>, Arc<Shares>),
     ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
         let stores = (0..stores).map(|_| Arc::default()).collect();
-        Self { name, threads, types: Arc::new(types), responses, stores, policy, permits }
+        Self { name, threads, types: Arc::new(types), responses, stores, policy, permits, shares }
     }
 
     /// Records the time of requests of a query type, their wait included. Any thread may call this.
@@ -175,6 +177,17 @@ impl ServiceMetrics {
     #[must_use]
     pub fn parallelism(&self) -> Option<usize> {
         Some(self.permits.limit()).filter(|&limit| limit != UNLIMITED)
+    }
+
+    /// True while what the store cannot do is refused to tenants that ask for more than their share.
+    #[must_use]
+    pub fn shares_bind(&self) -> bool {
+        self.shares.refuse()
+    }
+
+    /// Notes whether the store's latency ratio is below what the ladder bears.
+    pub(crate) fn set_slow(&self, is_slow: bool) {
+        self.shares.set_slow(is_slow);
     }
 
     /// The number of times that it has happened, all threads together.

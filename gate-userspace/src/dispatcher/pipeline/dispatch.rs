@@ -97,6 +97,8 @@ impl<W: Wire> Service<W> {
                 (QueueItem::Shared { in_flight, request }, Ok(())) => {
                     if let CacheRole::Part(split) = &in_flight.cache_role {
                         self.part_passes(split, &self.ledger.borrow());
+                    } else if !is_slow::<W>(&request) {
+                        in_flight.client.choose_connection_again(now);
                     }
                     self.submit(in_flight, &request, &bytes, now)
                 }

@@ -206,7 +206,7 @@ impl<W: Wire> Service<W> {
             CachePeek::Joins if ledger.may_cache(tenant) => return Ok(Verdict::Joins),
             CachePeek::Hit | CachePeek::Joins | CachePeek::Store => {}
         }
-        self.admission.peek_policy(client.shadow, class, ledger, explained, now)?;
+        self.admission.peek_policy(client.shadow, (tenant, class), ledger, explained, now)?;
         let is_slow = is_slow::<W>(request);
         if is_slow {
             client.connection_index.set(client.pool().slow_index());
@@ -261,9 +261,9 @@ impl<W: Wire> Service<W> {
         explained: &mut Explanation,
         now: Nanos,
     ) -> Outcome {
-        let Decoded { client, request, .. } = decoded;
+        let Decoded { client, tenant, request, .. } = decoded;
         if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
-            self.admission.peek_policy(client.shadow, class, ledger, explained, now)?;
+            self.admission.peek_policy(client.shadow, (tenant, class), ledger, explained, now)?;
         }
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal().into());

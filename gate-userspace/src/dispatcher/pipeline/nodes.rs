@@ -274,7 +274,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) {
         if has_permit {
-            self.admission.note_not_queued(in_flight.charged.class.tier, now);
+            self.admission.note_not_queued(&in_flight.charged, now);
             self.submit(in_flight, request, bytes, now);
         } else {
             self.admission.enqueue(QueueItem::Shared { in_flight, request: *request }, bytes, now);

@@ -113,6 +113,16 @@ impl<W: Wire> Session<W> {
         self.connection_index.set(self.pool.borrow().connection_index(now));
     }
 
+    /// Chooses anew for a request that has waited in the queue, if the store has nothing else of the client: the connection that was
+    /// right when it came may be full by now.
+    pub(crate) fn choose_connection_again(self: &Rc<Self>, now: Nanos) {
+        let pool = self.pool.borrow();
+        let index = self.connection_index.get();
+        if pool.used() == 1 && !pool.lane_may_have(index, |request| Rc::ptr_eq(&request.client, self)) {
+            self.connection_index.set(pool.connection_index(now));
+        }
+    }
+
     /// Its next request is slow by kind: it takes the connection for such, so that others do not wait for it. False while
     /// requests of its are on another, since the store receives them in their order.
     pub(crate) fn use_slow_lane(&self, replies: &Replies) -> bool {

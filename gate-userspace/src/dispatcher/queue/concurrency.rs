@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gate_common::units::Nanos;
 
 use super::permits::Permits;
+use super::shares::Shares;
 use super::tier_queue::QueueTotals;
 use crate::config::Parallelism;
 use crate::policy::gradient::{Config, Gradient, Tick, Window};
@@ -20,6 +21,7 @@ pub(crate) struct SharedLimits {
     /// Where the number of permits is found by measurement.
     pub(crate) adaptive: Option<Arc<AdaptiveLimit>>,
     pub(crate) queued: Arc<QueueTotals>,
+    pub(crate) shares: Arc<Shares>,
 }
 
 impl SharedLimits {
@@ -39,7 +41,7 @@ impl SharedLimits {
             Some(Parallelism::Auto) => Some(AdaptiveLimit::new(Arc::clone(&permits), types, now)?),
             Some(Parallelism::Fixed(_)) | None => None,
         };
-        Ok(Self { permits, adaptive, queued: Arc::default() })
+        Ok(Self { permits, adaptive, queued: Arc::default(), shares: Arc::default() })
     }
 }
 

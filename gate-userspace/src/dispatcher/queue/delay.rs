@@ -52,10 +52,16 @@ impl Delay {
     /// to be refused.
     #[inline]
     pub(crate) fn left(&mut self, tier: Tier, now: Nanos, waited: Nanos, behind: usize) -> bool {
-        let longest = &mut self.longest[tier.index()];
-        *longest = (*longest).max(waited);
+        self.waited(tier, waited);
         let verdict = self.codels.as_mut().map(|codels| codels.dequeue(tier, now, waited, behind));
         verdict == Some(Verdict::Drop)
+    }
+
+    /// A request has waited in a tier's queue, of which that says nothing.
+    #[inline]
+    pub(crate) fn waited(&mut self, tier: Tier, waited: Nanos) {
+        let longest = &mut self.longest[tier.index()];
+        *longest = (*longest).max(waited);
     }
 
     /// True if a request that still waits will be refused whenever it leaves the queue.
@@ -107,8 +113,9 @@ mod tests {
                 outcome = [(0, 0); 4];
             }
             for tier in Tier::ALL.into_iter().filter(|_| ms % 10 == 0) {
-                (0..every_ten_ms[tier.index()])
-                    .for_each(|_| queue.push(QueueKey { tier, tenant: 1, is_slow: false }, 1, (), b"", now));
+                (0..every_ten_ms[tier.index()]).for_each(|_| {
+                    queue.push(QueueKey { rank: tier.into(), tenant: 1, is_slow: false }, 1, (), b"", now)
+                });
             }
             while let Some((tier, queued, behind)) = queue.pop(|()| true) {
                 let outcome = &mut outcome[tier.index()];

@@ -5,10 +5,10 @@
 //!
 //! **Rule.** One atomic counter holds the permits that are taken. A thread keeps some that it has released
 //! (none where the limit is small) and takes them again without touching the counter. A thread
-//! whose requests wait publishes a claim: how many wait in its most critical tier, and since when the first one does. Whoever
-//! releases a permit while there are claims grants it to the claim of the most critical tier, of those to the oldest, and
+//! whose requests wait publishes a claim: how many wait with its most critical [`Rank`], and since when the first one does. Whoever
+//! releases a permit while there are claims grants it to the claim of the most critical rank, of those to the oldest, and
 //! wakes that thread. The releasing thread's own claim counts as [`HEAD_START`] older, so that few permits cross threads; no
-//! claim waits longer than that behind others of its tier that came later.
+//! claim waits longer than that behind others of its rank that came later.
 //!
 //! **No lost wake-up.** A thread publishes its claim before it looks for a free permit once more; a permit is given back before
 //! the claims are looked at; both are sequentially consistent, so that one of the two sees the other. A permit that a thread
@@ -45,10 +45,42 @@ struct Limit {
     is_reached: AtomicBool,
 }
 
+/// The place of requests in the order of those that wait; smaller goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    pub(crate) tier: Tier,
+    /// True if they wait behind those of their tier whose tenants ask for less than their share.
+    pub(crate) waits_behind: bool,
+}
+
+impl Rank {
+    /// All, the first first.
+    pub(crate) const ALL: [Self; 2 * Tier::ALL.len()] = {
+        let mut all = [Self { tier: Tier::Critical, waits_behind: false }; 2 * Tier::ALL.len()];
+        let mut place = 0;
+        while place < all.len() {
+            all[place] = Self { tier: Tier::ALL[place / 2], waits_behind: place % 2 == 1 };
+            place += 1;
+        }
+        all
+    };
+
+    /// Its place in [`Rank::ALL`].
+    pub(crate) const fn index(self) -> usize {
+        self.tier.index() * 2 + self.waits_behind as usize
+    }
+}
+
+impl From<Tier> for Rank {
+    fn from(tier: Tier) -> Self {
+        Self { tier, waits_behind: false }
+    }
+}
+
 /// The requests of one thread that wait for a permit.
 #[derive(Debug)]
 struct Claim {
-    /// The tier and the time of the first of them; [`NO_CLAIM`] if none waits. Smaller goes first.
+    /// The rank and the time of the first of them; [`NO_CLAIM`] if none waits. Smaller goes first.
     order: AtomicU64,
     /// How many wait that are not granted a permit yet.
     wanted: AtomicUsize,
@@ -240,11 +272,11 @@ impl ThreadPermits {
         shared.put(count, Some(self.number));
     }
 
-    /// So many requests of this thread wait in its most critical tier, the first since `since`.
-    pub(crate) fn claim(&self, tier: Tier, since: Nanos, wanted: usize) {
+    /// So many requests of this thread wait with its most critical rank, the first since `since`.
+    pub(crate) fn claim(&self, rank: impl Into<Rank>, since: Nanos, wanted: usize) {
         let claim = &self.shared.claims[self.number].0;
         claim.wanted.store(wanted, Ordering::SeqCst);
-        let order = (tier.index() as u64) << TIER_SHIFT | since.0.min(TIME - 1);
+        let order = (rank.into().index() as u64) << RANK_SHIFT | since.0.min(TIME - 1);
         if claim.order.swap(order, Ordering::SeqCst) == NO_CLAIM {
             self.shared.claimed.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -335,9 +367,9 @@ impl ThreadPermits {
 /// The limit of a service without one.
 pub(crate) const UNLIMITED: usize = usize::MAX;
 const NO_CLAIM: u64 = u64::MAX;
-/// Above this a claim's tier, below its time.
-const TIER_SHIFT: u32 = 62;
-const TIME: u64 = (1 << TIER_SHIFT) - 1;
+/// Above this a claim's rank, below its time.
+const RANK_SHIFT: u32 = 61;
+const TIME: u64 = (1 << RANK_SHIFT) - 1;
 /// Long beside what it costs to wake a thread, short beside what a client notices.
 const HEAD_START: Nanos = Nanos::from_micros(500);
 /// All threads together keep at most this part of the permits.

@@ -1,21 +1,25 @@
 //! The end of an overload, in virtual time: everything that was refused for the store's sake is served again.
 //!
-//! A store with four places, a tenant of each tier, and what gate decides with: charge, ladder, admission policy, permits, queue
-//! and its delay, once a tick as in the daemon.
+//! A store with four places, a tenant of each tier, and what gate decides with: charge, ladder, shares, admission policy, permits,
+//! queue and its delay, once a tick as in the daemon.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
 use super::concurrency::{SharedLimits, ThreadLatencies};
 use super::delay::Delay;
+use super::permits::Rank;
 use super::policy::Policy;
+use super::shares::{Seen, Shares, Standing, ThreadShares};
 use super::tier_queue::{Queue, QueueKey, Queued};
 use crate::config::{self, Config};
 use crate::policy::Tier;
 use crate::policy::admission::{QueryType, Request};
+use crate::policy::fair_share::Sharer;
 use crate::policy::latency_ratio::LatencyRatio;
 use crate::policy::shedding::{Shedding, Treatment};
 
@@ -53,6 +57,10 @@ struct World {
     latencies: Option<ThreadLatencies>,
     ratio: LatencyRatio,
     shedding: Option<Shedding>,
+    shared: Arc<Shares>,
+    shares: ThreadShares,
+    /// Since the last tick.
+    answers: u64,
     /// By tier: its tenant's bucket.
     tats: [u64; 4],
     limits: [Limits; 4],
@@ -87,6 +95,9 @@ impl World {
             latencies: limits.adaptive.map(|adaptive| adaptive.of_thread()),
             ratio: LatencyRatio::new(types, service.shedding.ratio, Nanos::ZERO).unwrap(),
             shedding,
+            shares: limits.shares.of_thread(),
+            shared: limits.shares,
+            answers: 0,
             tats: [0; 4],
             limits: per_sec.map(|per_sec| Limits::new(per_sec * 1_000, 1_000_000_000)),
             query_type,
@@ -134,6 +145,26 @@ impl World {
         self.counts.map(|(arrived, refused)| refused as f64 / arrived.max(1) as f64)
     }
 
+    /// The place of a tier's tenant among those who share the store.
+    fn standing(&self, tier: Tier) -> Option<Standing> {
+        self.shares.standing(Sharer { tier, tenant: tier.index() as u32 })
+    }
+
+    /// A request has waited for so long, or not at all. True if it is to be refused for that.
+    fn note_wait(&mut self, tier: Tier, waited: Nanos, behind: usize, now: Nanos) -> bool {
+        match self.standing(tier) {
+            Some(Standing { is_above: false, .. }) => {
+                self.delay.waited(tier, waited);
+                false
+            }
+            Some(_) => {
+                self.delay.left(tier, now, waited, behind)
+                    || self.shares.longest_wait().is_some_and(|longest| waited > longest)
+            }
+            None => self.delay.left(tier, now, waited, behind),
+        }
+    }
+
     fn treatment(&self, tier: Tier) -> Treatment {
         self.shedding.as_ref().map_or(Treatment::Normal, |shedding| shedding.treatment(tier))
     }
@@ -145,7 +176,9 @@ impl World {
     fn arrive(&mut self, tier: Tier, now: Nanos) {
         let index = tier.index();
         self.counts[index].0 += u64::from(now >= self.counted_from);
-        let treatment = self.treatment(tier);
+        let standing = self.standing(tier);
+        let is_within = standing.is_some_and(|standing| !standing.is_above);
+        let treatment = if is_within { Treatment::Normal } else { self.treatment(tier) };
         if treatment == Treatment::Refused {
             return self.refuse(tier, now);
         }
@@ -156,15 +189,21 @@ impl World {
         self.tats[index] = tat;
         let class = self.class(tier);
         let draw = self.draw();
+        if !self.shares.offer(Sharer { tier, tenant: index as u32 }, MilliRu::ONE_RU, || draw) {
+            return self.refuse(tier, now);
+        }
+        let draw = self.draw();
         if self.policy.refuses(class, now, || draw).is_some() {
             return self.refuse(tier, now);
         }
         if self.queue.pass(false) {
-            self.delay.left(tier, now, Nanos::ZERO, 0);
+            self.note_wait(tier, Nanos::ZERO, 0, now);
             self.send(tier, now, now);
         } else if self.queue.has_room(index as u32, 0, false) {
             self.policy.enqueued(class);
-            let key = QueueKey { tier, tenant: index as u32, is_slow: false };
+            self.shares.count_from_now();
+            let waits_behind = standing.is_some_and(|standing| standing.waits_behind);
+            let key = QueueKey { rank: Rank { tier, waits_behind }, tenant: index as u32, is_slow: false };
             self.queue.push(key, 1_000, (), b"", now);
         } else {
             self.refuse(tier, now);
@@ -186,6 +225,7 @@ impl World {
         }
         self.policy.completed(self.class(tier), took, now);
         self.ratio.latencies().record(place, now.saturating_sub(arrived));
+        self.answers += 1;
         self.queue.leave();
         self.send_queued(now);
     }
@@ -194,7 +234,7 @@ impl World {
         while let Some((tier, queued, behind)) = self.queue.pop(|_| true) {
             let waited = now.saturating_sub(queued.since);
             self.policy.dequeued(self.class(tier));
-            if self.delay.left(tier, now, waited, behind) || waited > PATIENCE {
+            if self.note_wait(tier, waited, behind, now) || waited > PATIENCE {
                 self.refuse(tier, queued.since);
                 self.queue.leave();
             } else {
@@ -204,19 +244,28 @@ impl World {
     }
 
     fn tick(&mut self, now: Nanos) {
-        let delay = &self.delay;
-        let expired = |tier, queued: &Queued<_>| delay.has_expired(tier, now.saturating_sub(queued.since));
-        let expired: Vec<_> = std::iter::from_fn(|| self.queue.pop_expired(expired)).collect();
+        let Self { delay, shares, queue, .. } = self;
+        let expired = |tier: Tier, queued: &Queued<_>| {
+            let waited = now.saturating_sub(queued.since);
+            let standing = shares.standing(Sharer { tier, tenant: tier.index() as u32 });
+            let is_beyond = shares.longest_wait().is_some_and(|longest| waited > longest);
+            standing.is_none_or(|standing| standing.is_above)
+                && (delay.has_expired(tier, waited) || standing.is_some() && is_beyond)
+        };
+        let expired: Vec<_> = std::iter::from_fn(|| queue.pop_expired(expired)).collect();
         for (tier, queued) in expired {
             self.policy.dequeued(self.class(tier));
-            self.delay.left(tier, now, now.saturating_sub(queued.since), 0);
+            self.note_wait(tier, now.saturating_sub(queued.since), 0, now);
             self.refuse(tier, queued.since);
         }
         let mut stands = false;
+        let mut longest = Nanos::ZERO;
         for tier in Tier::ALL {
             let (waiting, since) = self.queue.waiting(tier);
             let first = now.saturating_sub(since.unwrap_or(now));
-            stands |= self.delay.read(tier, waiting, first).stands;
+            let state = self.delay.read(tier, waiting, first);
+            stands |= state.stands;
+            longest = longest.max(state.delay);
         }
         if let Some(latencies) = &mut self.latencies {
             let peak = self.queue.permits().take_peak();
@@ -225,10 +274,27 @@ impl World {
             self.send_queued(now);
         }
         self.policy.refresh(now);
+        let seen = Seen {
+            answers: std::mem::take(&mut self.answers),
+            waiting: self.queue.len() as u64,
+            stood: self.queue.take_stood(),
+            is_refused: stands,
+            delay: longest,
+        };
+        if self.shares.tick(seen, true, now, |_| Some(1)) {
+            let shares = &self.shares;
+            let waits_behind = |tenant, tier| {
+                shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
+            };
+            self.queue.fall_behind(waits_behind, |(), _| ());
+        }
+        let shares_refuse = self.shared.refuse();
         let is_overloaded = self.shedding.as_ref().is_some_and(Shedding::is_overloaded);
-        let ratio = self.ratio.tick(now, is_overloaded);
+        let ratio = self.ratio.tick(now, is_overloaded || shares_refuse);
         if let Some(shedding) = &mut self.shedding {
-            let ratio = shedding.settings().signal(ratio, stands);
+            let lowest = shedding.settings().shed_below[Tier::BestEffort.index()];
+            self.shared.set_slow(ratio.is_some_and(|ratio| ratio < lowest));
+            let ratio = shedding.settings().signal(ratio, stands).filter(|_| !shares_refuse);
             shedding.tick(now, ratio);
         }
     }

@@ -3,13 +3,13 @@
 //! Each thread has one. The permits, and the number and length of requests that may wait, are all threads' together
 //! ([`Permits`](super::permits::Permits), [`QueueTotals`]).
 //!
-//! **Order.** Within a tier tenants take turns by what their requests cost ([`DeficitRoundRobin`]), so that a tenant with many
+//! **Order.** Within a tier those go first whose tenants ask for less than their share, while [shares](super::shares) bind. Then tenants take turns by what their requests cost ([`DeficitRoundRobin`]), so that a tenant with many
 //! waiting does not hold up one with few. Requests that are slow by kind have turns of their own: while their connection
 //! takes no more of them, the others go on. A tenant may have as much of the queue as is left free beside what it has: alone it
 //! gets half, and whoever comes finds room.
 //!
 //! **Invariants.** Pure: time is an argument. A client's requests leave in the order in which they came: one that follows a queued
-//! request joins its tier, its tenant's turn and its kind. Requests of clients that have left, and those whose deadline has
+//! request joins its rank, its tenant's turn and its kind. Requests of clients that have left, and those whose deadline has
 //! passed, are never served. The memory of served requests is used again.
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use foldhash::fast::RandomState;
 use gate_common::units::Nanos;
 use slab::Slab;
 
-use super::permits::ThreadPermits;
+use super::permits::{Rank, ThreadPermits};
 use crate::policy::Tier;
 use crate::policy::drr::DeficitRoundRobin;
 
@@ -54,7 +54,8 @@ impl QueueTotals {
 pub(crate) struct Queue<T> {
     /// All that wait here. Each stays where it is; what has an order are its indices.
     requests: Slab<Queued<T>>,
-    tiers: [TierQueue; Tier::ALL.len()],
+    /// By [`Rank`].
+    ranks: [RankQueue; Rank::ALL.len()],
     totals: Arc<QueueTotals>,
     /// The number and length of requests that may wait in all threads.
     limit: usize,
@@ -62,14 +63,16 @@ pub(crate) struct Queue<T> {
     /// The requests of each tenant here.
     shares: HashMap<u32, Share, RandomState>,
     permits: ThreadPermits,
-    /// The tier for which other threads know that requests wait here.
-    claimed: Option<Tier>,
+    /// The rank for which other threads know that requests wait here.
+    claimed: Option<Rank>,
+    /// True if no request has waited at a moment since that was asked last.
+    was_empty: bool,
     spare: Vec<Vec<u8>>,
 }
 
-/// The requests of one tier, by their index.
+/// The requests of one rank, by their index.
 #[derive(Debug)]
-struct TierQueue {
+struct RankQueue {
     /// Those that are fast by kind, and those that are slow.
     lanes: [DeficitRoundRobin<usize>; 2],
     /// The kind that is looked at first next time.
@@ -86,7 +89,7 @@ struct Share {
 /// Where a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueKey {
-    pub(crate) tier: Tier,
+    pub(crate) rank: Rank,
     /// The number of the tenant whose turn it waits for.
     pub(crate) tenant: u32,
     /// True if it waits among those that are slow by kind.
@@ -106,7 +109,7 @@ pub(crate) struct Queued<T> {
     tenant: u32,
 }
 
-impl TierQueue {
+impl RankQueue {
     fn len(&self) -> usize {
         self.lanes.iter().map(DeficitRoundRobin::len).sum()
     }
@@ -140,13 +143,24 @@ impl<T> Queue<T> {
         max_bytes: usize,
     ) -> Self {
         let lanes = || [(); 2].map(|()| DeficitRoundRobin::new(QUANTUM));
-        let tiers = Tier::ALL.map(|_| TierQueue { lanes: lanes(), next: 0 });
+        let ranks = Rank::ALL.map(|_| RankQueue { lanes: lanes(), next: 0 });
         let (shares, spare) = Default::default();
         let requests = Slab::new();
-        Self { requests, tiers, totals, limit, max_bytes, shares, permits, claimed: None, spare }
+        Self {
+            requests,
+            ranks,
+            totals,
+            limit,
+            max_bytes,
+            shares,
+            permits,
+            claimed: None,
+            was_empty: true,
+            spare,
+        }
     }
 
-    /// True if a request may go to the store at once. If so, it has taken a permit.
+    /// True if a request of this rank may go to the store at once. If so, it has taken a permit.
     #[inline]
     pub(crate) fn pass(&mut self, is_slow: bool) -> bool {
         self.is_first(is_slow) && self.permits.try_acquire()
@@ -160,7 +174,7 @@ impl<T> Queue<T> {
     /// True if no request waits that is before a new one.
     #[inline]
     fn is_first(&self, is_slow: bool) -> bool {
-        self.requests.is_empty() || !is_slow && self.tiers.iter().all(|tier| tier.lanes[0].is_empty())
+        self.requests.is_empty() || !is_slow && self.ranks.iter().all(|rank| rank.lanes[0].is_empty())
     }
 
     /// A request takes a permit, even if there is none: it had one, and gave it back for a while.
@@ -197,21 +211,21 @@ impl<T> Queue<T> {
 
     /// Adds a request that costs so much.
     pub(crate) fn push(&mut self, key: QueueKey, cost: u64, item: T, bytes: &[u8], since: Nanos) {
-        let QueueKey { tier, tenant, is_slow } = key;
+        let QueueKey { rank, tenant, is_slow } = key;
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
         let request = self.requests.insert(Queued { item, bytes: copy, since, tenant });
-        self.tiers[tier.index()].lanes[usize::from(is_slow)].push(tenant, cost, request);
+        self.ranks[rank.index()].lanes[usize::from(is_slow)].push(tenant, cost, request);
         self.totals.add(bytes.len());
         let share = self.shares.entry(tenant).or_default();
         (share.len, share.bytes) = (share.len + 1, share.bytes + bytes.len());
         // Those behind it are claimed for when this one has left, or finds no permit.
-        if self.claimed.is_none_or(|claimed| tier < claimed) {
+        if self.claimed.is_none_or(|claimed| rank < claimed) {
             self.claim();
         }
     }
 
-    /// The next request that `may` leave, if there is a permit; it has taken it. `behind` more of its tier wait on.
+    /// The next request that `may` leave, if there is a permit; it has taken it. `behind` more of its rank wait on.
     pub(crate) fn pop(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<(Tier, Queued<T>, usize)> {
         if self.requests.is_empty() {
             self.unclaim();
@@ -221,12 +235,12 @@ impl<T> Queue<T> {
             self.claim();
             return None;
         }
-        for tier in Tier::ALL {
-            let Self { requests, tiers, .. } = self;
-            let waiting = &mut tiers[tier.index()];
+        for rank in Rank::ALL {
+            let Self { requests, ranks, .. } = self;
+            let waiting = &mut ranks[rank.index()];
             if let Some(request) = waiting.pop(|request| may(&requests[request].item)) {
                 let behind = waiting.len();
-                return Some((tier, self.remove(request), behind));
+                return Some((rank.tier, self.remove(request), behind));
             }
         }
         // All wait for their connections, and none for a permit.
@@ -235,13 +249,37 @@ impl<T> Queue<T> {
         None
     }
 
+    /// Moves requests behind those of their tier, if they are of tenants who wait there from now on; `moved` is called for each.
+    pub(crate) fn fall_behind(
+        &mut self,
+        waits_behind: impl Fn(u32, Tier) -> bool,
+        mut moved: impl FnMut(&T, Rank),
+    ) {
+        let Self { requests, ranks, shares, .. } = self;
+        for tier in Tier::ALL {
+            let rank = Rank { tier, waits_behind: true };
+            for &tenant in shares.keys().filter(|&&tenant| waits_behind(tenant, tier)) {
+                for lane in 0..2 {
+                    let waiting = ranks[Rank::from(tier).index()].lanes[lane].take_flow(tenant);
+                    for (cost, request) in waiting {
+                        moved(&requests[request].item, rank);
+                        ranks[rank.index()].lanes[lane].push(tenant, cost, request);
+                    }
+                }
+            }
+        }
+        if self.claimed.is_some() {
+            self.claim();
+        }
+    }
+
     /// Tells other threads what waits here for a permit.
     fn claim(&mut self) {
-        let waiting = Tier::ALL.into_iter().zip(&self.tiers).find(|(_, waiting)| waiting.len() > 0);
-        let Some((tier, waiting)) = waiting else { return };
+        let waiting = Rank::ALL.into_iter().zip(&self.ranks).find(|(_, waiting)| waiting.len() > 0);
+        let Some((rank, waiting)) = waiting else { return };
         let since = waiting.firsts().next().map_or(Nanos::ZERO, |first| self.requests[first].since);
-        self.permits.claim(tier, since, waiting.len());
-        self.claimed = Some(tier);
+        self.permits.claim(rank, since, waiting.len());
+        self.claimed = Some(rank);
     }
 
     fn unclaim(&mut self) {
@@ -261,8 +299,11 @@ impl<T> Queue<T> {
             }
         }
         let queued = self.requests.remove(request);
-        if self.requests.is_empty() && self.requests.capacity() > MOST_REQUESTS_KEPT {
-            self.requests = Slab::new();
+        if self.requests.is_empty() {
+            self.was_empty = true;
+            if self.requests.capacity() > MOST_REQUESTS_KEPT {
+                self.requests = Slab::new();
+            }
         }
         queued
     }
@@ -272,8 +313,8 @@ impl<T> Queue<T> {
         &mut self,
         is_lost: impl Fn(Tier, &Queued<T>) -> bool,
     ) -> Option<(Tier, Queued<T>)> {
-        let Self { requests, tiers, .. } = self;
-        for (tier, waiting) in Tier::ALL.into_iter().zip(tiers) {
+        let Self { requests, ranks, .. } = self;
+        for (Rank { tier, .. }, waiting) in Rank::ALL.into_iter().zip(ranks) {
             let lost = |lane: &mut DeficitRoundRobin<_>| {
                 lane.remove_first(|&request| is_lost(tier, &requests[request]))
             };
@@ -286,9 +327,9 @@ impl<T> Queue<T> {
 
     /// Takes out all requests that are lost, wherever they wait, without a permit.
     pub(crate) fn remove_lost(&mut self, is_lost: impl Fn(&Queued<T>) -> bool) -> Vec<(Tier, Queued<T>)> {
-        let Self { requests, tiers, .. } = self;
+        let Self { requests, ranks, .. } = self;
         let mut lost = Vec::new();
-        for (tier, waiting) in Tier::ALL.into_iter().zip(tiers) {
+        for (Rank { tier, .. }, waiting) in Rank::ALL.into_iter().zip(ranks) {
             for lane in &mut waiting.lanes {
                 lane.remove_all(|&request| is_lost(&requests[request]), |request| lost.push((tier, request)));
             }
@@ -298,8 +339,21 @@ impl<T> Queue<T> {
 
     /// How many of a tier wait, and since when the one does that has waited longest.
     pub(crate) fn waiting(&self, tier: Tier) -> (usize, Option<Nanos>) {
-        let waiting = &self.tiers[tier.index()];
-        (waiting.len(), waiting.firsts().map(|first| self.requests[first].since).min())
+        let ranks = [false, true].map(|waits_behind| &self.ranks[Rank { tier, waits_behind }.index()]);
+        let firsts = ranks.iter().flat_map(|waiting| waiting.firsts());
+        let since = firsts.map(|first| self.requests[first].since).min();
+        (ranks.iter().map(|waiting| waiting.len()).sum(), since)
+    }
+
+    /// How many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// True if requests have waited all the time since this was asked last.
+    pub(crate) fn take_stood(&mut self) -> bool {
+        let is_empty = self.requests.is_empty();
+        !std::mem::replace(&mut self.was_empty, is_empty) && !is_empty
     }
 
     /// Gives back the memory of a request that has left the queue.

@@ -42,7 +42,7 @@ mod silence;
 pub(crate) struct StoreConnection<E: StoreEvents> {
     /// The store that it leads to.
     node: NodeId,
-    state: RefCell<Outstanding<E>>,
+    pub(super) state: RefCell<Outstanding<E>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<StoreSocket>>,
     waker: RefCell<Option<Waker>>,
@@ -94,8 +94,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     /// True while it refuses requests: its store is down, or tried again.
     #[inline]
     pub(crate) fn is_down(&self, now: Nanos) -> bool {
-        let state = self.state.borrow();
-        state.health.accepts(state.waiting.len(), now).is_err()
+        self.load(now).0
     }
 
     /// True if it takes one more request. Of requests that are slow by kind it takes few at a time, and of any as long

@@ -116,6 +116,12 @@ impl<E: StoreEvents> Outstanding<E> {
         }
     }
 
+    /// True if one of its requests is such, or if they are too many to look at.
+    pub(crate) fn may_have(&self, is_such: impl Fn(&E::InFlight) -> bool) -> bool {
+        let is_long = self.waiting.len() > MOST_LOOKED_AT || self.blocked;
+        is_long || self.waiting.iter().any(|waiting| is_such(&waiting.in_flight))
+    }
+
     /// Adds a request to those gathered.
     #[inline]
     pub(crate) fn push(
@@ -356,6 +362,8 @@ fn may_repeat<E: StoreEvents>(
             .any(|later| events.is_same_client(&this.in_flight, &later.in_flight))
 }
 
+/// So many requests are looked at to find one client's: the store is fast if it has more.
+const MOST_LOOKED_AT: usize = 64;
 /// The longest read that is kept to be sent again, and the bytes of all, about.
 const LONGEST_READ: usize = 4 << 10;
 const MOST_READS: usize = 256 << 10;

@@ -77,7 +77,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
                 }
             }
         } else if takes_permit && in_transaction {
-            admission.note_offered(charged.class);
+            admission.note_offered(charged);
         }
         if !takes_permit {
             return Ok(Ok(false));
@@ -100,7 +100,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
             charged.is_counted = true;
             return Ok(granted.map(|()| true));
         }
-        admission.note_not_queued(charged.class.tier, clock::monotonic());
+        admission.note_not_queued(charged, clock::monotonic());
         Ok(Ok(true))
     }
 }

@@ -1,11 +1,11 @@
 use super::*;
 
 fn key(tier: Tier) -> QueueKey {
-    QueueKey { tier, tenant: 1, is_slow: false }
+    QueueKey { rank: tier.into(), tenant: 1, is_slow: false }
 }
 
 fn of(tenant: u32, is_slow: bool) -> QueueKey {
-    QueueKey { tier: Tier::Standard, tenant, is_slow }
+    QueueKey { rank: Tier::Standard.into(), tenant, is_slow }
 }
 
 #[test]
@@ -152,4 +152,28 @@ fn memory_is_used_again_unless_it_is_much() {
     assert_eq!((queued.bytes.as_ptr(), &queued.bytes[..]), (at, &b"again"[..]));
     queue.recycle(vec![0; MOST_BYTES_KEPT + 1]);
     assert!(queue.spare.is_empty());
+}
+
+#[test]
+fn who_falls_behind_is_served_after_all_others_of_the_tier() {
+    let mut queue = Queue::of_one_thread(1, 100, 1_000);
+    assert!(queue.pass(false));
+    for (place, (tenant, tier)) in
+        [(1, Tier::Standard), (1, Tier::Batch), (2, Tier::Standard), (1, Tier::Standard), (2, Tier::Batch)]
+            .into_iter()
+            .enumerate()
+    {
+        let key = QueueKey { rank: tier.into(), ..of(tenant, false) };
+        queue.push(key, 1, place, b"", Nanos::ZERO);
+    }
+    let mut moved = Vec::new();
+    queue.fall_behind(|tenant, tier| (tenant, tier) == (1, Tier::Standard), |&place, _| moved.push(place));
+    assert_eq!(moved, [0, 3]);
+    assert_eq!((queue.waiting(Tier::Standard).0, queue.len()), (3, 5));
+    let order: Vec<_> = std::iter::from_fn(|| {
+        queue.leave();
+        queue.pop(|_| true).map(|(_, queued, _)| queued.item)
+    })
+    .collect();
+    assert_eq!(order, [2, 0, 3, 1, 4]);
 }

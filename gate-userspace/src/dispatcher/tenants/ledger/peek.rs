@@ -32,6 +32,11 @@ impl Ledger {
         self.draw = draws;
     }
 
+    /// A tenant's quota in units a second; `None` for one without limit.
+    pub(crate) fn units_per_sec(&mut self, tenant: TenantId) -> Option<u64> {
+        self.quota(tenant)?.rate.units_per_sec()
+    }
+
     /// The prices and the shedding of a service, by its place at the start, as of this generation.
     pub(crate) fn prices(&self, service: usize) -> ServiceState {
         self.services.get(service).map_or_else(ServiceState::default, |(state, _)| *state)
