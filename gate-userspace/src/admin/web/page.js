@@ -96,7 +96,7 @@ function serviceRows({ now }) {
   const proxied = now.queues.services.map((service) => {
     const rungs = service.tiers.filter((tier) => tier.rung > 0).map((tier) => `${tier.tier} ${RUNGS[tier.rung]}`);
     return {
-      key: service.name, wrong: service.store?.up === false || rungs.length > 0,
+      key: service.name, wrong: service.store?.up === false || rungs.length > 0 || service.shedding === 'sharing',
       cells: [service.name, storeText(service.store), number(service.store?.clients, amount), responseText(service),
         number(service.latency_ratio, ms), rungs.join(', '),
         number(service.tiers.reduce((all, tier) => all + tier.waiting, 0), amount),
@@ -400,6 +400,7 @@ function sentence({ status, queues, tenants, tenants_in_all: all }) {
       .map((tier) => (RUNGS[tier.rung] === 'refused' ? `${tier.tier} refused` : `${tier.tier} pays ${RUNGS[tier.rung].slice(1)} times its price`));
     if (service.store?.up === false) refused.unshift(`its store is ${storeText(service.store)}`);
     if (service.tiers.some((tier) => tier.stands)) refused.push('its queue stands');
+    if (service.shedding === 'sharing') refused.push('who asks for more than their share is refused a part of it');
     return refused.length > 0 && `${service.name}: ${refused.join(', ')}`;
   });
   const probed = queues.probed.map((service) => !service.up && `${service.name}: does not answer its probe`);

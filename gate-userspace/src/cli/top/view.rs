@@ -236,7 +236,8 @@ fn proxied(service: &Service, window_s: f64) -> Row {
         Cell::number(store.map(|store| store.clients as f64), print::amount),
         Cell::text(service.shedding.clone().unwrap_or_default()),
     ];
-    let is_shed = tiers.iter().any(|tier| tier.rung > 0 || tier.stands);
+    let is_shed = service.shedding.as_deref() == Some("sharing")
+        || tiers.iter().any(|tier| tier.rung > 0 || tier.stands);
     Row { key: name.clone(), cells, stands_out: is_down || is_shed }
 }
 
