@@ -256,6 +256,36 @@ mod tests {
         }
     }
 
+    /// The entries of a spelling, as a client would have to bring them to be taken for it.
+    fn read_back(spelling: &str) -> Vec<(String, String)> {
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8().unwrap().into_owned();
+        let entries = spelling.split('/').skip(1).filter_map(|entry| entry.split_once('='));
+        entries.map(|(key, value)| (decoded(key), decoded(value))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_name_is_said_by_its_own_values_alone(
+            patterns in proptest::collection::btree_set("s(/[kl]=(\\*|a\\*|b{1,80}\\*|(%0A){1,30}\\*)){0,4}", 0..10),
+            one in proptest::collection::vec(("[kl]", "(a{0,3}\u{1}?[0-9a-f]{0,32}|b{60,260}|\n{4,100}|d{5,13})"), 1..6),
+            other in proptest::collection::vec("(a{0,3}\u{1}?[0-9a-f]{0,32}|b{60,260}|\n{4,100}|d{5,13})", 6),
+        ) {
+            let mut rules = Rules::default();
+            for pattern in patterns.iter().filter_map(|pattern| Pattern::parse(pattern).ok()) {
+                rules.add(Rule::new(pattern, Limits::BANNED)).unwrap();
+            }
+            let name = |entries: &[(String, String)]| {
+                let entries = entries.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+                name_of("s", entries, || Arc::new(rules.clone())).unwrap().0
+            };
+            let said = name(&one);
+            let others: Vec<_> = one.iter().zip(other).map(|((key, _), value)| (key.clone(), value)).collect();
+            for entries in [others, read_back(said.as_str())] {
+                prop_assert_eq!(name(&entries) == said, entries == one, "{} by {:?}", said, entries);
+            }
+        }
+    }
+
     #[test]
     fn no_value_is_taken_for_one_with_a_hash() {
         let rules = rules(&["shop/path=%2Fapi%2F*", "shop/path=%2Fapi%2Fx*", "shop/path=%2Fapi%2F"]);
