@@ -33,3 +33,23 @@ fn size_of_file_system(path: &Path) -> Option<u64> {
     let said = statvfs(existing).ok()?;
     Some(said.blocks().saturating_mul(said.fragment_size()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_larger_than_its_file_system_is_warned_of() {
+        for (dir, disk, is_warned) in [("/none/yet", "1PiB", true), ("/none/yet", "16MiB", false)] {
+            let text = format!(
+                "[gate]\nxdp = \"off\"\n[[service]]\nname = \"s\"\nprotocol = \"http\"\nlisten = \"127.0.0.1:1\"\n\
+                 backend = \"127.0.0.1:2\"\ncache = {{ dir = \"{dir}\", disk = \"{disk}\" }}\n\
+                 [[tenant]]\nname = \"t\"\nsources = \"10.0.0.0/8\"\nquota = \"unlimited\"\n"
+            );
+            let config = Config::parse("test.toml", &text).unwrap_or_else(|faults| panic!("{faults}"));
+            let warnings = room_warnings(&config);
+            assert_eq!(warnings.len(), usize::from(is_warned), "{disk}: {warnings:?}");
+            assert!(warnings.iter().all(|warning| warning.contains("cache.disk is 1PiB")), "{warnings:?}");
+        }
+    }
+}

@@ -79,7 +79,8 @@ impl Http2Client {
                 tokio::spawn(async move { drop(copy_bidirectional(&mut stream, &mut far).await) });
                 near.set_read_timeout(Some(PATIENCE))?;
                 let (parts, _) = response.into_parts();
-                return Ok(Opened::WebSocket(parts, WebSocket::from_raw_socket(near, Role::Client, None)));
+                let socket = WebSocket::from_raw_socket(near, Role::Client, None);
+                return Ok(Opened::WebSocket(parts, Box::new(socket)));
             }
             let (parts, mut body) = response.into_parts();
             let mut text = Vec::new();
@@ -94,14 +95,14 @@ impl Http2Client {
 
 /// The end of an attempt to open a WebSocket.
 pub(super) enum Opened {
-    WebSocket(Parts, WebSocket<UnixStream>),
+    WebSocket(Parts, Box<WebSocket<UnixStream>>),
     Answer(Parts, String),
 }
 
 impl Opened {
     pub(super) fn agreed(self) -> Result<(Parts, WebSocket<UnixStream>)> {
         match self {
-            Self::WebSocket(parts, socket) => Ok((parts, socket)),
+            Self::WebSocket(parts, socket) => Ok((parts, *socket)),
             Self::Answer(parts, text) => anyhow::bail!("not agreed to: {parts:?} {text}"),
         }
     }
