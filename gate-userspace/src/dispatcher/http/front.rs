@@ -244,7 +244,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 /// Reads what a client still sends before it has read that its connection has ended: a system that has to throw that away would
 /// have the client lose the answer (RFC 9112, 9.6).
 async fn read_on(from: &mut (impl AsyncRead + Unpin)) {
-    let mut piece = vec![0; 16 << 10];
+    let mut piece = vec![0; 4 << 10];
     let mut left = MOST_LINGERING;
     while left > 0
         && let Ok(len @ 1..) = from.read(&mut piece).await
