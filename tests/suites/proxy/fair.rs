@@ -95,7 +95,8 @@ fn shares_are_shown_and_explained_and_end() -> Result<()> {
         let load = scope.spawn(move || ask_both(address));
         within("shares do not bind", LONGEST, || Ok(shedding()? == "sharing"))?;
         within("the share is not explained", LONGEST, || {
-            let explained = gate.json(&["explain", "s", "--tenant", "large", "get", "k"])?;
+            let explained =
+                gate.json(&["explain", "--service", "store", "--tenant", "large", "--", "get", "k"])?;
             let notes = explained["notes"].to_string();
             let chance = explained["refused_by_chance"].as_f64().unwrap_or(0.0);
             Ok(notes.contains("of it this tenant may have") && chance > 0.0)
