@@ -349,7 +349,10 @@ async fn answer<S>(
     let router = TowerToHyperService::new(router);
     let service = service_fn(async |mut request: hyper::Request<Incoming>| {
         progress.has_request.store(true, Ordering::Relaxed);
-        progress.set_permit(Arc::clone(&answers).acquire_owned().await.ok());
+        // What says whether gate lives is short, and waits for nobody who does not read.
+        if !HEALTH.contains(&request.uri().path()) {
+            progress.set_permit(Arc::clone(&answers).acquire_owned().await.ok());
+        }
         peer.and_then(|peer| request.extensions_mut().insert(peer));
         let response: Result<Response<Body>, Infallible> = router.call(request).await;
         if let Ok(response) = &response
@@ -390,7 +393,9 @@ const HANDSHAKE: Duration = Duration::from_millis(100);
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Connections of a listener; others wait, or take the place of one that does not ask.
 const MAX_CLIENTS: usize = 256;
-/// Requests of a listener that are answered at once.
+/// The paths that are answered whoever else is.
+const HEALTH: [&str; 2] = ["/live", "/ready"];
+/// Other requests of a listener that are answered at once.
 const MAX_ANSWERS: usize = 16;
 /// How long a client that has not asked yet keeps its place.
 const GRACE: Nanos = Nanos::from_millis(50);

@@ -33,6 +33,10 @@ struct Site {
 
 impl Site {
     fn new() -> Result<Self> {
+        Self::with(TENANT)
+    }
+
+    fn with(tenants: &str) -> Result<Self> {
         let port = address();
         let token = std::env::temp_dir().join(format!("gate-token-{}-{}", std::process::id(), port.ip()));
         std::fs::write(&token, format!("{TOKEN}\n"))?;
@@ -41,7 +45,7 @@ impl Site {
         let section = format!(
             "threads = \"1\"\nadmin_http = \"{port}\"\nadmin_hosts = [\"gate.example\"]\nadmin_token_file = {token:?}"
         );
-        let gate = Listening::gate_with(&section, "memcached", store.address, "", TENANT)?;
+        let gate = Listening::gate_with(&section, "memcached", store.address, "", tenants)?;
         Ok(Self { gate, store: Some(store), port, token })
     }
 
@@ -299,5 +303,32 @@ fn floods_of_the_port_leave_the_tick_and_readers_alone() -> Result<()> {
     let grown = site.gate.memory()?.saturating_sub(before);
     ensure!(grown < 32 << 20, "{grown} bytes");
     drop((idle, endless));
+    Ok(())
+}
+
+#[test]
+fn who_reads_nothing_keeps_nobody_from_hearing_that_gate_lives() -> Result<()> {
+    let tenants = (0..3_000).map(|number| {
+        let source = format!("10.{}.{}.0/24", number / 256, number % 256);
+        format!("[[tenant]]\nname = \"tenant-{number}\"\nsources = [\"{source}\"]\nquota = \"5000 RU/s\"\n")
+    });
+    let site = Site::with(&tenants.collect::<String>())?;
+    wait_until("it lives", || Ok(site.curl("/live", &[])?.status == 200))?;
+    let whole = site.curl("/v1/tenants", &[])?;
+    ensure!(whole.body.len() > 512 << 10, "{} bytes are read by the kernel", whole.body.len());
+    // Three times as many as are answered at once.
+    let silent: Vec<_> = (0..48)
+        .map(|_| {
+            let mut stream = TcpStream::connect(site.port)?;
+            stream.write_all(b"GET /v1/tenants HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
+            Ok(stream)
+        })
+        .collect::<Result<_>>()?;
+    for path in ["/live", "/ready"] {
+        let took = within("a reader is answered", PATIENCE, || Ok(site.curl(path, &[])?.status == 200))?;
+        // One that reads nothing is closed after 5 s.
+        ensure!(took < Duration::from_secs(4), "{path}: {took:?}");
+    }
+    drop(silent);
     Ok(())
 }
