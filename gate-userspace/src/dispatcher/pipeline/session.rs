@@ -117,8 +117,9 @@ impl<W: Wire> Session<W> {
     /// right when it came may be full by now.
     pub(crate) fn choose_connection_again(self: &Rc<Self>, now: Nanos) {
         let pool = self.pool.borrow();
-        let index = self.connection_index.get();
-        if pool.used() == 1 && !pool.lane_may_have(index, |request| Rc::ptr_eq(&request.client, self)) {
+        let mut lane = pool.lane(self.connection_index.get());
+        let is_free = !lane.any(|store| store.may_have(|request| Rc::ptr_eq(&request.client, self)));
+        if pool.used() == 1 && is_free {
             self.connection_index.set(pool.connection_index(now));
         }
     }

@@ -42,7 +42,7 @@ mod silence;
 pub(crate) struct StoreConnection<E: StoreEvents> {
     /// The store that it leads to.
     node: NodeId,
-    pub(super) state: RefCell<Outstanding<E>>,
+    state: RefCell<Outstanding<E>>,
     /// The connection, while there is one.
     socket: RefCell<Weak<StoreSocket>>,
     waker: RefCell<Option<Waker>>,
@@ -103,6 +103,11 @@ impl<E: StoreEvents> StoreConnection<E> {
     pub(crate) fn has_window(&self, is_slow: bool) -> bool {
         let state = self.state.borrow();
         state.out.len() < UNSENT_WINDOW && !(is_slow && state.slow >= SLOW_WINDOW)
+    }
+
+    /// See [`Outstanding::may_have`].
+    pub(crate) fn may_have(&self, is_such: impl Fn(&E::InFlight) -> bool) -> bool {
+        self.state.borrow().may_have(is_such)
     }
 
     /// The load that counts against one more client: true if it takes no requests, and the number of its outstanding

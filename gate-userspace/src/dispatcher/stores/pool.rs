@@ -106,11 +106,6 @@ impl<E: StoreEvents> Pool<E> {
         self.stores().get(connection_index..).unwrap_or_default().iter().step_by(self.lanes)
     }
 
-    /// As [`Outstanding::may_have`](super::outstanding::Outstanding::may_have) of any connection of a lane.
-    pub(crate) fn lane_may_have(&self, index: usize, is_such: impl Fn(&E::InFlight) -> bool) -> bool {
-        self.lane(index).any(|store| store.state.borrow().may_have(&is_such))
-    }
-
     /// True if none of its connections takes requests now.
     fn is_down(&self, now: Nanos) -> bool {
         self.stores().iter().all(|store| store.accepts(now).is_err())
