@@ -188,7 +188,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         }
     }
     let s = section;
-    let connections = s.get("connections", number(1, 64)).unwrap_or(3) as u32;
+    let connections = s.get("connections", number(1, 64)).unwrap_or(5) as u32;
     let store_timeout = s.get("store_timeout", time(TIMEOUT_RANGE)).unwrap_or(Nanos::from_secs(1));
     let slow_timeout = slow_timeout(s, store_timeout);
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));

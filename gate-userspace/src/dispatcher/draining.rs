@@ -6,7 +6,7 @@ use std::time::Duration;
 use gate_common::units::Nanos;
 
 use super::hot_restart::Phase;
-use super::{Dispatcher, accept};
+use super::{Dispatcher, LAST_WAIT, LOOK_EVERY, accept};
 
 impl Dispatcher {
     /// Another gate is about to rule: from now on no answer is given twice here, and soon nothing is counted where that
@@ -84,7 +84,3 @@ impl Dispatcher {
 
 /// Another gate has all its sockets by then.
 const OVERLAP: Duration = Duration::from_secs(1);
-/// For requests that are under way when patience ends.
-pub const LAST_WAIT: Duration = Duration::from_secs(5);
-/// The interval at which it is checked that all clients have left.
-pub const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -33,6 +33,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use gate_common::abi::Sample;
 use tokio::sync::watch;
@@ -81,7 +82,6 @@ mod tls;
 mod wire;
 mod worker;
 
-pub use draining::{LAST_WAIT, LOOK_EVERY};
 use hot_restart::{Entrances, LivePredecessor, Phase};
 pub use limit_refusals::LimitRefusals;
 use local_addrs::LocalAddrs;
@@ -390,3 +390,8 @@ impl Drop for Dispatcher {
         self.shared.iter().filter_map(|service| service.cache.as_ref()).for_each(|cache| cache.close());
     }
 }
+
+/// For requests that are under way when patience ends.
+pub const LAST_WAIT: Duration = Duration::from_secs(5);
+/// The interval at which it is checked that all clients have left.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);

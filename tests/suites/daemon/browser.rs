@@ -365,7 +365,8 @@ fn standing_still(gate: SocketAddr, process: u32) -> Result<(SocketAddr, Arc<Ato
         let mut gate = TcpStream::connect(gate)?;
         gate.write_all(&head)?;
         // The page's end of a request says that it has given up.
-        let (mut from, to) = (page.try_clone()?, gate.try_clone()?);
+        let mut from = page.try_clone()?;
+        let to = gate.try_clone()?;
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut &to);
             to.shutdown(Shutdown::Both)

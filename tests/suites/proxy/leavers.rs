@@ -37,7 +37,7 @@ fn held(gate: &mut Listening) -> Result<(u64, usize)> {
     Ok((clients, sockets.filter(|at| at.to_string_lossy().starts_with("socket:")).count()))
 }
 
-/// What clients send before the store is stopped, its answer, and what they send then.
+/// The words of clients before the store is stopped, its answer, and the words that follow.
 type Scene = (&'static str, Vec<u8>, &'static [u8], Vec<u8>);
 
 /// Each scene's clients reset their connections while the store is stopped, for longer than the test lasts.

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 192] = [
+const ORDER: [&str; 198] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -26,6 +26,7 @@ const ORDER: [&str; 192] = [
     "pipeline/dedicated_requests/login.rs",
     "pipeline/dedicated_requests/memory.rs",
     "pipeline/dedicated_requests/replies.rs",
+    "pipeline/dedicated_requests/input.rs",
     "pipeline/dedicated_requests.rs",
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",
@@ -109,6 +110,7 @@ const ORDER: [&str; 192] = [
     "stores/mod.rs",
     "stores/pool/start.rs",
     "stores/pool.rs",
+    "stores/connection/silence.rs",
     "stores/connection.rs",
     "stores/outstanding.rs",
     "stores/idle_connections.rs",
@@ -118,6 +120,7 @@ const ORDER: [&str; 192] = [
     "stores/socket.rs",
     "stores/error.rs",
     "stores/health.rs",
+    "draining.rs",
     "mod.rs",
     "accept.rs",
     "hot_restart.rs",
@@ -178,6 +181,7 @@ const ORDER: [&str; 192] = [
     "wire/resp.rs",
     "wire/resp/cluster.rs",
     "wire/resp/split.rs",
+    "wire/resp/occupancy.rs",
     "wire/mod.rs",
     "wire/parts.rs",
     "wire/buffer.rs",

@@ -40,8 +40,6 @@ mod login;
 mod memory;
 mod replies;
 
-use input::Input;
-
 /// The requests of a client with a dedicated connection.
 pub(super) struct DedicatedRequests<'a, W: Wire> {
     exchange: &'a Exchange<'a, W>,
@@ -88,6 +86,16 @@ enum NextPart<W: Wire> {
 
 /// Why the loop over a client's requests ends: `Ok` to return to the shared connections.
 type Ended = Result<(), CloseCause>;
+
+/// The result of waiting for more of a client's input.
+enum Input {
+    /// More has come.
+    More,
+    /// The client has ended its side.
+    Ended,
+    /// The client returns to the shared connections.
+    Returns,
+}
 
 impl<'a, W: Wire> DedicatedRequests<'a, W> {
     /// The requests of a client whose first one, with this charge, is in its input; or, if it `begins` a transaction, has been answered

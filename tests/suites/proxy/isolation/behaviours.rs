@@ -34,7 +34,7 @@ fn redis_requests_of_a_neighbour_are_not_felt() -> Result<()> {
     check(Group::Redis)
 }
 
-/// It may wait, as all that ask this store.
+/// A request may wait, as those of all do that ask this store.
 #[test]
 fn no_request_fails_for_a_dear_command_of_a_neighbour() -> Result<()> {
     check(Group::Dear)

@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 const CLIENTS: usize = 300;
-/// Two threads with three shared connections, and 16 that may be made at a time, each.
-const MOST: usize = 2 * (3 + 16) + 4;
+/// Two threads with five shared connections, and 16 that may be made at a time, each.
+const MOST: usize = 2 * (5 + 16) + 4;
 
 /// Connections to an address that are established, or about to be, as the kernel sees the end that made them.
 fn connections_to(address: SocketAddr) -> Result<usize> {

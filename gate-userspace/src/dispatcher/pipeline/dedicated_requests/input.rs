@@ -1,25 +1,15 @@
-//! What a client with a dedicated connection sends, and the end of it.
+//! The input of a client with a dedicated connection, and its end.
 
 use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::super::exchange::CHUNK;
 use super::super::streamed_request::BodyProgress;
-use super::DedicatedRequests;
+use super::{DedicatedRequests, Input};
 use crate::dispatcher::clients::client::CloseCause;
 use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::wire::Wire;
-
-/// The result of waiting for more of a client's input.
-pub(super) enum Input {
-    /// More has come.
-    More,
-    /// The client has ended its side.
-    Ended,
-    /// The client returns to the shared connections.
-    Returns,
-}
 
 impl<W: Wire> DedicatedRequests<'_, W> {
     /// Reads more of what the client sends, unless it may return to the shared connections first.
