@@ -4,6 +4,7 @@
 //! Counts and orders alone: how fast the store is, the machine decides.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,6 +12,7 @@ use gate_common::units::Nanos;
 use gate_tests::proxy::{Listening, slow_store};
 use gate_tests::wait::within;
 use gate_userspace::load::{self, Plan, Protocol, TenantSummary, Transport};
+use xtask::paths;
 
 /// The store does some 200 requests a second, one after the other.
 const SERVICE_TIME: Duration = Duration::from_millis(5);
@@ -62,6 +64,16 @@ fn ask_both(target: SocketAddr) -> Result<(TenantSummary, TenantSummary)> {
     Ok((tenants.remove(0), tenants.remove(0)))
 }
 
+/// What the next request of `large` would get.
+fn explain(gate: &Listening) -> Result<serde_json::Value> {
+    let (_, socket) = gate.files()?;
+    let mut command = Command::new(paths::gate());
+    command.args(["explain", "--json", "--service", "store", "--tenant", "large", "--socket"]).arg(socket);
+    let output = command.args(["--", "get", "k"]).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
 #[test]
 fn who_asks_for_less_than_their_share_is_not_refused() -> Result<()> {
     let gate = gate(["standard"; 2])?;
@@ -95,8 +107,7 @@ fn shares_are_shown_and_explained_and_end() -> Result<()> {
         let load = scope.spawn(move || ask_both(address));
         within("shares do not bind", LONGEST, || Ok(shedding()? == "sharing"))?;
         within("the share is not explained", LONGEST, || {
-            let explained =
-                gate.json(&["explain", "--service", "store", "--tenant", "large", "--", "get", "k"])?;
+            let explained = explain(&gate)?;
             let notes = explained["notes"].to_string();
             let chance = explained["refused_by_chance"].as_f64().unwrap_or(0.0);
             Ok(notes.contains("of it this tenant may have") && chance > 0.0)
