@@ -20,7 +20,8 @@
 //! - *In force* are shares from the first tick in which the queue stood until it has not stood, and nobody has been refused
 //!   a part of their demand, for `HOLD`. A queue alone says who goes first, and refuses no one: clients that wait for their answers
 //!   can make one stand for good. Those above their share are *refused* from the first sign on that the store is overloaded,
-//!   until there has been none, and nobody has been refused, for `HOLD`.
+//!   until there has been none, and nobody has been refused, for `HOLD`. An overloaded store of which nobody asks for more than
+//!   their share is slow for another reason, and shares do not help.
 //!
 //! **Invariants.** Who asks for at most their share is accepted whole. The shares that are asked for sum up to the sum that
 //! is given, or to all that is asked for. A tier gets nothing before those above it have all that they ask for. A clock
@@ -100,8 +101,10 @@ pub struct FairShare {
     measured: Measured,
     /// When shares were last needed; `None` while they are not in force.
     needed_at: Option<Nanos>,
-    /// When refusals were last needed; `None` while nobody is refused.
+    /// When the store was last overloaded, or somebody refused; `None` while nobody may be refused.
     refused_at: Option<Nanos>,
+    /// When somebody was last refused a part of what they ask for; `None` if that is long ago.
+    cut_at: Option<Nanos>,
     sharers: BTreeMap<Sharer, Demand>,
 }
 
@@ -160,10 +163,11 @@ impl FairShare {
         self.needed_at.is_some()
     }
 
-    /// True while those above their share are refused a part of what they ask for.
+    /// True while somebody is above their share, and refused a part of what they ask for. While nobody is, a store that is slow is not
+    /// so for what is asked beyond shares.
     #[must_use]
-    pub const fn refuses(&self) -> bool {
-        self.refused_at.is_some()
+    pub const fn cuts(&self) -> bool {
+        self.cut_at.is_some()
     }
 
     /// The capacity of the store, in thousandths of a request unit a second; `None` while it is not known.
@@ -260,6 +264,11 @@ impl FairShare {
             Some(passed) if passed >= HOLD => None,
             Some(_) | None => self.refused_at,
         };
+        self.cut_at = match self.cut_at {
+            _ if is_refused => Some(self.now),
+            Some(cut_at) if self.now.saturating_sub(cut_at) >= HOLD => None,
+            before => before,
+        };
         if is_refused || tick.stood {
             self.needed_at = Some(self.now);
             return;
@@ -267,7 +276,7 @@ impl FairShare {
         let passed = self.now.saturating_sub(needed_at);
         if passed >= HOLD && (!tick.is_overloaded || passed >= LONGEST_HOLD) {
             // Ordering => Steady: everyone has had all they asked for.
-            (self.needed_at, self.refused_at) = (None, None);
+            (self.needed_at, self.refused_at, self.cut_at) = (None, None, None);
         }
     }
 

@@ -30,7 +30,7 @@
 //! wait was too long) is a signal as well, also where latencies are too short or too few for a ratio: the
 //! ratio then counts as just low enough for the lowest tier. It cannot fall further by itself, so a queue alone
 //! never costs more than that tier. Where tenants' [shares](crate::policy::fair_share) of a proxied store bind, they decide who
-//! gives way, and by how much: the ladder counts such a time as calm. While the store cannot be reached its ladder stays where it is: nobody can
+//! gives way, and by how much: the ladder counts the time as calm in which they refuse somebody something. While the store cannot be reached its ladder stays where it is: nobody can
 //! tell what shedding would do.
 //!
 //! Where a service's prices [are learned](crate::policy::pricing), they learn from what the tick found, unless it was

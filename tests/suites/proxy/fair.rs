@@ -64,7 +64,7 @@ fn ask_both(target: SocketAddr) -> Result<(TenantSummary, TenantSummary)> {
     Ok((tenants.remove(0), tenants.remove(0)))
 }
 
-/// What the next request of `large` would get.
+/// The explanation of the next request of `large`.
 fn explain(gate: &Listening) -> Result<serde_json::Value> {
     let (_, socket) = gate.files()?;
     let mut command = Command::new(paths::gate());

@@ -202,9 +202,9 @@ impl<T> Admission<T> {
         let Demand { commands, rows, bytes, price_class, .. } = *demand;
         let run_as = (!demand.is_answered_here).then_some(price_class);
         let asked = ledger.price(self.service, commands, rows, bytes, run_as);
-        // Who asks for no more than their share is not made dearer for what others ask.
-        let is_within = self.standing(tenant, class.tier).is_some_and(|standing| !standing.is_above);
-        let rung = if is_within { 0 } else { ledger.rung(self.service, class.tier) };
+        // Who asks for no more than their share is not made dearer for what others ask beyond theirs.
+        let is_spared = self.shares.borrow().is_spared(Sharer { tier: class.tier, tenant: tenant.0 });
+        let rung = if is_spared { 0 } else { ledger.rung(self.service, class.tier) };
         let class_price = ledger.apply_multiplier(tenant, asked, rung);
         // XDP charges datagrams the price of the class, which is all that it knows; so does this.
         let expected = (commands > 0 && !is_datagram && !demand.is_answered_here)

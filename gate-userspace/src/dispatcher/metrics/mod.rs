@@ -182,7 +182,7 @@ impl ServiceMetrics {
     /// True while what the store cannot do is refused to tenants that ask for more than their share.
     #[must_use]
     pub fn shares_bind(&self) -> bool {
-        self.shares.refuse()
+        self.shares.cut()
     }
 
     /// Notes whether the store's latency ratio is below what the ladder bears.

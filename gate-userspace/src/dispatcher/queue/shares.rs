@@ -21,8 +21,8 @@ use crate::policy::fair_share::{FairShare, Load, Share, Sharer, Tick};
 pub(crate) struct Shares {
     /// True while the latency ratio is below what the ladder bears.
     is_slow: AtomicBool,
-    /// True while shares refuse.
-    refuse: AtomicBool,
+    /// True while shares refuse somebody something.
+    cut: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -48,6 +48,8 @@ struct InForce {
     shares: HashMap<Sharer, Share, FixedState>,
     /// How long requests of those above their share may wait, while they are refused.
     longest_wait: Option<Nanos>,
+    /// True while they refuse somebody something.
+    cut: bool,
 }
 
 /// The observations of one thread, or of all, since the last tick.
@@ -105,9 +107,9 @@ impl Shares {
         }
     }
 
-    /// True while shares refuse what the store cannot do.
-    pub(crate) fn refuse(&self) -> bool {
-        self.refuse.load(Ordering::Relaxed)
+    /// True while shares refuse somebody what the store cannot do.
+    pub(crate) fn cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// Notes whether the latency ratio is below what the ladder bears.
@@ -121,7 +123,7 @@ impl Shares {
         let Accepted { count, mru } = std::mem::take(&mut state.accepted);
         if !std::mem::take(&mut state.is_counted) {
             (state.policy, state.shares) = Default::default();
-            self.refuse.store(false, Ordering::Relaxed);
+            self.cut.store(false, Ordering::Relaxed);
             return;
         }
         if count > 0 {
@@ -145,9 +147,9 @@ impl Shares {
         let policy = &state.policy;
         state.shares = policy.is_in_force().then(|| {
             let shares = policy.shares().collect();
-            Arc::new(InForce { shares, longest_wait: policy.longest_wait() })
+            Arc::new(InForce { shares, longest_wait: policy.longest_wait(), cut: policy.cuts() })
         });
-        self.refuse.store(policy.refuses(), Ordering::Relaxed);
+        self.cut.store(policy.cuts(), Ordering::Relaxed);
     }
 }
 
@@ -162,6 +164,13 @@ impl ThreadShares {
             is_above,
             waits_behind,
         }))
+    }
+
+    /// True if a tenant is within its share while others are refused what they ask for beyond theirs.
+    #[inline]
+    pub(crate) fn is_spared(&self, sharer: Sharer) -> bool {
+        self.in_force.as_ref().is_some_and(|in_force| in_force.cut)
+            && self.standing(sharer).is_some_and(|standing| !standing.is_above)
     }
 
     /// A tenant's share, if any are in force.
@@ -243,7 +252,7 @@ impl ThreadShares {
         let state = &mut *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.policy, state.shares) = Default::default();
         state.loads.clear();
-        self.shared.refuse.store(false, Ordering::Relaxed);
+        self.shared.cut.store(false, Ordering::Relaxed);
         self.in_force = None;
         self.offered.clear();
     }
@@ -302,7 +311,7 @@ mod tests {
         all.threads.iter_mut().for_each(ThreadShares::count_from_now);
         all.run(20, STOOD);
         let greedy = all.threads[1].standing(GREEDY).unwrap();
-        assert!(!all.shared.refuse() && greedy.waits_behind && greedy.accepted >= 1.0, "nobody is refused");
+        assert!(!all.shared.cut() && greedy.waits_behind && greedy.accepted >= 1.0, "nobody is refused");
         all.shared.set_slow(true);
         all.run(20, STOOD);
         for thread in &all.threads {
@@ -319,7 +328,7 @@ mod tests {
         // The store is fast enough again.
         all.shared.set_slow(false);
         all.run(200, Seen { answers: 460, ..Seen::default() });
-        assert!(!all.shared.refuse() && all.threads.iter().all(|thread| thread.standing(GREEDY).is_none()));
+        assert!(!all.shared.cut() && all.threads.iter().all(|thread| thread.standing(GREEDY).is_none()));
     }
 
     #[test]
@@ -328,7 +337,7 @@ mod tests {
             let mut all = Threads::new();
             all.threads.iter_mut().for_each(ThreadShares::count_from_now);
             all.run(3, sign);
-            assert!(all.shared.refuse(), "{sign:?}");
+            assert!(all.shared.cut(), "{sign:?}");
         }
     }
 
@@ -337,7 +346,7 @@ mod tests {
         let mut all = Threads::new();
         all.shared.set_slow(true);
         all.run(20, Seen { answers: 460, ..Seen::default() });
-        assert!(!all.shared.refuse() && all.threads.iter().all(|thread| thread.offered.is_empty()));
+        assert!(!all.shared.cut() && all.threads.iter().all(|thread| thread.offered.is_empty()));
     }
 
     #[test]
@@ -347,7 +356,7 @@ mod tests {
         all.shared.set_slow(true);
         all.run(20, STOOD);
         all.threads[1].forget();
-        assert!(!all.shared.refuse() && all.threads[1].standing(GREEDY).is_none());
+        assert!(!all.shared.cut() && all.threads[1].standing(GREEDY).is_none());
         all.threads[0].tick(STOOD, true, all.now, |_| None);
         assert!(all.threads[0].standing(GREEDY).is_none());
     }

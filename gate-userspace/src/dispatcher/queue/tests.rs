@@ -177,8 +177,8 @@ impl World {
         let index = tier.index();
         self.counts[index].0 += u64::from(now >= self.counted_from);
         let standing = self.standing(tier);
-        let is_within = standing.is_some_and(|standing| !standing.is_above);
-        let treatment = if is_within { Treatment::Normal } else { self.treatment(tier) };
+        let is_spared = self.shares.is_spared(Sharer { tier, tenant: index as u32 });
+        let treatment = if is_spared { Treatment::Normal } else { self.treatment(tier) };
         if treatment == Treatment::Refused {
             return self.refuse(tier, now);
         }
@@ -288,7 +288,7 @@ impl World {
             };
             self.queue.fall_behind(waits_behind, |(), _| ());
         }
-        let shares_refuse = self.shared.refuse();
+        let shares_refuse = self.shared.cut();
         let is_overloaded = self.shedding.as_ref().is_some_and(Shedding::is_overloaded);
         let ratio = self.ratio.tick(now, is_overloaded || shares_refuse);
         if let Some(shedding) = &mut self.shedding {
