@@ -262,8 +262,9 @@ impl ThreadShares {
 const LONGEST_WAIT: Nanos = Nanos::from_secs(1);
 /// The weight of one tick's average price.
 const LEARNED: f64 = 0.2;
-/// The least that a request counts, in thousandths of a request unit: one may be free.
-const LEAST_PRICE: u64 = 1;
+/// The least that a request counts, in thousandths of a request unit, as when tenants take turns: one may be free, and is not nothing to the
+/// store.
+const LEAST_PRICE: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
