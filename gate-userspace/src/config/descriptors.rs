@@ -97,10 +97,10 @@ mod tests {
         };
         let backend = "backend = \"127.0.0.1:2\"\nmax_clients = \"100\"\nmax_unknown_clients = \"10\"";
         assert_eq!(of("protocol = \"memcached\""), 1_040);
-        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 1_040 + 110 + 2 * (2 + 3 + 16));
+        assert_eq!(of(&format!("protocol = \"memcached\"\n{backend}")), 1_040 + 110 + 2 * (2 + 5 + 16));
         assert_eq!(
             of(&format!("protocol = \"resp\"\nmax_pools = \"5\"\n{backend}")),
-            1_040 + 110 + 2 * (2 + 5 * 3 + 16)
+            1_040 + 110 + 2 * (2 + 5 * 5 + 16)
         );
     }
     #[test]
