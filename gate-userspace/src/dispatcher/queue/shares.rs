@@ -216,9 +216,6 @@ impl ThreadShares {
         now: Nanos,
         mut weight_of: impl FnMut(u32) -> Option<u64>,
     ) -> bool {
-        if !self.is_counting && self.in_force.is_none() && !decides {
-            return false;
-        }
         let state = &mut *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(sharer, offered_mru): (Sharer, u64)| Load {
             sharer,
@@ -330,6 +327,20 @@ mod tests {
         all.shared.set_slow(false);
         all.run(200, Seen { answers: 460, ..Seen::default() });
         assert!(!all.shared.cut() && all.threads.iter().all(|thread| thread.standing(GREEDY).is_none()));
+    }
+
+    #[test]
+    fn a_thread_where_nobody_waits_follows_and_its_answers_count() {
+        let mut all = Threads::new();
+        all.threads[0].count_from_now();
+        all.shared.set_slow(true);
+        all.run(20, STOOD);
+        assert!(
+            all.threads.iter().all(|thread| thread.standing(GREEDY).is_some_and(|greedy| greedy.is_above))
+        );
+        // Both threads say that the store has answered 60.
+        let capacity = all.shared.state.lock().unwrap().policy.capacity().unwrap();
+        assert!((1_100_000.0..1_300_000.0).contains(&capacity), "{capacity}");
     }
 
     #[test]
