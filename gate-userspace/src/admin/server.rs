@@ -349,7 +349,7 @@ async fn answer<S>(
     let router = TowerToHyperService::new(router);
     let service = service_fn(async |mut request: hyper::Request<Incoming>| {
         progress.has_request.store(true, Ordering::Relaxed);
-        // What says whether gate lives is short, and waits for nobody who does not read.
+        // Answers on gate's health are short, and wait for no client that does not read.
         if !HEALTH.contains(&request.uri().path()) {
             progress.set_permit(Arc::clone(&answers).acquire_owned().await.ok());
         }

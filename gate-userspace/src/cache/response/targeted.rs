@@ -69,7 +69,7 @@ mod tests {
             (&["no-cache=\"set-cookie\""], Some("no-cache")),
             (&["private=?0"], Some("private")),
             (&["max-age=60, none, other=1.5"], Some("max-age=60, none")),
-            // Of another type.
+            // The value has another type.
             (&["max-age=\"60\""], Some("")),
             (&["max-age=60.0"], Some("")),
             (&["max-age=-1"], Some("")),

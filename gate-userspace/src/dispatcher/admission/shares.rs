@@ -78,7 +78,7 @@ impl<T: QueuedRequest> Admission<T> {
         };
         let weight_of = |tenant| ledger.units_per_sec(TenantId(tenant));
         if shares.tick(seen, decides, now, weight_of) {
-            // What waits already was put in line before anyone knew.
+            // Requests that wait already were put in line before anyone knew whose they are.
             let waits_behind = |tenant, tier| {
                 shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
             };

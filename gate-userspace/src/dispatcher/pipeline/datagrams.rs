@@ -225,7 +225,7 @@ pub(crate) async fn serve<W: Wire>(
         let service = &service.settings.name;
         tracing::warn!(service, %error, "datagrams may be lost while a socket is handed over");
     }
-    // What has come before is this gate's. The kernel may have been about to add to it.
+    // Datagrams that came before are this gate's. The kernel may have been about to add one.
     for _ in 0..LAST_LOOKS {
         take_in(&socket, &service);
         tokio::time::sleep(LOOK_EVERY).await;

@@ -204,7 +204,7 @@ impl<W: Wire> Service<W> {
         let part = place_of(split, seq);
         let given = reply.given();
         let mut values = given;
-        // What nobody has asked for, and is left out, comes ahead of it.
+        // Pushes that nobody has asked for come ahead of it, and are left out.
         if reply.is_first && reply.answer.give > 0 {
             let is_whole = reply.answer.last;
             match W::part_reply(joined.join, joined.keys_of(part), given) {

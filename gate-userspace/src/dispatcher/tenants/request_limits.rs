@@ -266,7 +266,7 @@ mod tests {
         // Twice 40 of twice 50 request units came back.
         assert_eq!(limits.take(only_type, MilliRu(80_000), NOW, false), Ok(()));
         assert!(limits.take(only_type, MilliRu(1_000), NOW, false).is_err());
-        // Of what is dearer than the limit ever admits, the limit itself was taken.
+        // A request that is dearer than the limit ever admits has taken the limit itself.
         let limits = RequestLimits::after(None, &both()).unwrap();
         assert_eq!(limits.take(only_type, MilliRu(900_000), NOW, false), Ok(()));
         limits.give_back_rest(only_type, MilliRu(900_000), MilliRu(400_000));

@@ -36,7 +36,7 @@ pub(in crate::dispatcher::http) struct Tunnel {
     switched: oneshot::Receiver<SwitchedStream>,
     /// The client's connection is not idle.
     _in_flight: Option<InFlight>,
-    /// Of a client over HTTP/2, which may leave this unread beside what it reads.
+    /// Its place among what a client over HTTP/2 reads beside each other; `None` over HTTP/1.1.
     reading: Option<Reading>,
     line: Option<Box<AccessLine>>,
 }

@@ -42,7 +42,7 @@ impl<W: Wire> DedicatedRequests<'_, W> {
         self.replies_until(waiting.max(usize::from(is_cut_off))).await;
         if ends && !is_cut_off {
             to_store.end_output();
-            // Whoever reads the store's replies notices its end.
+            // The reader of the store's replies notices its end.
             tokio::time::sleep(LAST_WORDS).await;
         }
         self.exchange.flush_to_client().await;
