@@ -56,13 +56,16 @@ fn redis_writes_that_may_have_run_are_uncertain() -> Result<()> {
     let unsent = asks(&mut client, b"INCR n\r\n")?;
     ensure!(unsent.starts_with("-UNAVAILABLE retry_after_ms=") && wait(&unsent)? > 0, "{unsent}");
     store.signal(Signal::SIGCONT)?;
-    wait_until("it has not come back", || Ok(asks(&mut client, b"EXISTS n\r\n")? == ":1\r\n"))?;
+    let mut other = gate.connect()?;
+    // Each thread has its own connection to the store, and the clients may be of two.
+    for client in [&mut client, &mut other] {
+        wait_until("it has not come back", || Ok(asks(client, b"EXISTS n\r\n")? == ":1\r\n"))?;
+    }
 
     // A long one goes out over a connection that has answered, and is uncertain once part of it is with the store.
     let value = vec![b'v'; 200_000];
     let long = [&b"*3\r\n$6\r\nAPPEND\r\n$1\r\nl\r\n$200000\r\n"[..], &value, b"\r\n"].concat();
     let (begin, rest) = long.split_at(100_000);
-    let mut other = gate.connect()?;
     other.write_all(begin)?;
     let mut direct = TcpStream::connect(store.address)?;
     wait_until("the store has none of it", || {
