@@ -84,15 +84,11 @@ async fn hand_over<F: Front>(
 ) -> io::Result<()> {
     // This gate has one for each thread, and had them before the other one.
     listen::prefer(&listener, service.settings().threads as u32)?;
-    let end = clock::monotonic().saturating_add(LAST_CLIENTS);
-    while clock::monotonic() < end
-        && let Ok(accepted) = timeout(HANDSHAKE, listener.accept()).await
-    {
-        begin_accepted(accepted, service, entrance).await;
-    }
-    let listener = listener.into_std()?;
+    accept_last(&listener, (service, entrance)).await;
     // Where the other gate has fewer threads, or this one is alone, the kernel may still choose this socket.
-    listen::drop_incoming(&listener)?;
+    listen::begin_no_more(&listener)?;
+    accept_last(&listener, (service, entrance)).await;
+    let listener = listener.into_std()?;
     if group.leave() {
         listen::prefer(&listener, listen::NO_PLACE)?;
     }
@@ -101,6 +97,16 @@ async fn hand_over<F: Front>(
         begin(TcpStream::from_std(socket)?, source.ip().to_canonical(), service, entrance)?;
     }
     Ok(())
+}
+
+/// Accepts clients until none has come for the time of a handshake.
+async fn accept_last<F: Front>(listener: &tokio::net::TcpListener, (service, entrance): (&Rc<F>, &Entrance)) {
+    let end = clock::monotonic().saturating_add(LAST_CLIENTS);
+    while clock::monotonic() < end
+        && let Ok(accepted) = timeout(HANDSHAKE, listener.accept()).await
+    {
+        begin_accepted(accepted, service, entrance).await;
+    }
 }
 
 /// Accepts clients. When many come at once, the thread's other clients go first now and then.
@@ -202,7 +208,7 @@ const ACCEPTED_AT_ONCE: usize = 4;
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// How long the handshakes of connections may take that a socket has begun before it is handed over.
 const HANDSHAKE: Duration = Duration::from_millis(100);
-/// How long a socket that is handed over accepts at most.
-const LAST_CLIENTS: Nanos = Nanos::from_millis(500);
+/// How long a socket that is handed over accepts at most, before it begins no more connections and after that.
+const LAST_CLIENTS: Nanos = Nanos::from_millis(400);
 /// The time in which all sockets are handed over.
 pub(super) const HAND_OVER: Duration = Duration::from_secs(1);

@@ -55,16 +55,30 @@ pub(crate) fn prefer(listener: &impl AsFd, place: u32) -> io::Result<()> {
 /// A number of a socket that there never is, for [`prefer`].
 pub(crate) const NO_PLACE: u32 = u32::MAX;
 
-/// Has the kernel drop what comes to a listening socket. Connections that wait to be accepted stay. Whoever asks for another
-/// asks again after a second, and most likely finds another socket.
+/// Has a listening socket begin no more connections. Those that wait to be accepted stay, and those whose handshake is in progress
+/// still come. Whoever asks for another asks again after a second, and most likely finds another socket.
 ///
 /// # Errors
 ///
 /// The system's error.
-pub(crate) fn drop_incoming(listener: &impl AsFd) -> io::Result<()> {
-    let nothing = SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0);
-    SockRef::from(listener).attach_filter(&[nothing])
+pub(crate) fn begin_no_more(listener: &impl AsFd) -> io::Result<()> {
+    let load_flags = SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, TCP_FLAGS);
+    let keep_both = SockFilter::new((libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16, 0, 0, SYN | ACK);
+    let skip_unless_first = SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, SYN);
+    let take = |len| SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, len);
+    SockRef::from(listener).attach_filter(&[
+        load_flags,
+        keep_both,
+        skip_unless_first,
+        take(0),
+        take(u32::MAX),
+    ])
 }
+
+/// The place of the flags in a TCP header, and two of them.
+const TCP_FLAGS: u32 = 13;
+const SYN: u32 = 0x02;
+const ACK: u32 = 0x10;
 
 /// Has the kernel look whether the other end is still there when nothing comes from it: one that is gone without a
 /// word is noticed within two minutes.
@@ -99,10 +113,12 @@ const BACKLOG: i32 = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use std::io::ErrorKind;
+    use std::io::{ErrorKind, Write as _};
     use std::net::Ipv4Addr;
     use std::net::TcpStream;
     use std::time::Duration;
+
+    use nix::{setsockopt_impl, sockopt_impl};
 
     use super::*;
 
@@ -148,15 +164,28 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_accepted_after_others_are_dropped() {
+    fn what_has_begun_is_accepted_after_others_are_dropped() {
         let listener = tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = listener.local_addr().unwrap();
         let waits = TcpStream::connect(address).unwrap();
-        drop_incoming(&listener).unwrap();
+        // The kernel takes its handshake for unfinished until it says something.
+        setsockopt(&listener, DeferAccept, &30).unwrap();
+        let mut begun = TcpStream::connect(address).unwrap();
+        begin_no_more(&listener).unwrap();
         let dropped = TcpStream::connect_timeout(&address, Duration::from_millis(50));
         assert_eq!(dropped.unwrap_err().kind(), ErrorKind::TimedOut);
-        let (_, source) = listener.accept().unwrap();
-        assert_eq!(source, waits.local_addr().unwrap());
-        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+        let accepted = || listener.accept().map(|(_, source)| source);
+        assert_eq!(accepted().unwrap(), waits.local_addr().unwrap());
+        assert_eq!(accepted().unwrap_err().kind(), ErrorKind::WouldBlock);
+        begun.write_all(b"x").unwrap();
+        let accepted = (0..10_000).find_map(|_| {
+            std::thread::park_timeout(Duration::from_millis(1));
+            accepted().ok()
+        });
+        assert_eq!(accepted, Some(begun.local_addr().unwrap()));
     }
+
+    sockopt_impl!(
+        /// Connections are accepted once something has come by them.
+        DeferAccept, SetOnly, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, u32);
 }
