@@ -9,10 +9,10 @@ use xtask::lab::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
+pub use crate::wait::PATIENCE;
+
 /// The beginning of the line that gate logs when it is attached.
 pub const ATTACHED: &str = "attached interface=";
-/// How long a gate may take to start, or to do what it is asked.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network, a configuration, and the command line to use on them.
 #[derive(Debug)]

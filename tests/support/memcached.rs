@@ -3,14 +3,13 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd as _;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage};
 use xtask::lab::net::{Net, SERVER_V4};
 use xtask::lab::process::ChildProcess;
 
-use crate::wait::until_up;
+use crate::wait::{PATIENCE, until_up};
 
 /// Where it listens, on TCP and UDP.
 pub const PORT: u16 = 11_211;
@@ -212,5 +211,3 @@ fn connect(source: IpAddr, server: SocketAddr) -> Result<TcpStream> {
 fn address() -> SocketAddr {
     SocketAddr::new(SERVER_V4.parse().expect("a constant address"), PORT)
 }
-
-const PATIENCE: Duration = Duration::from_secs(5);

@@ -22,8 +22,10 @@ use xtask::paths;
 use crate::mounts::{with_files, with_small_disk};
 use crate::wait::{until_up, wait_until};
 
-/// How long anything here may take to come up or to answer.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use crate::wait::PATIENCE;
+
+/// A service's patience with its store where a test is not about that: the store may wait for a busy machine's processor.
+pub const PATIENT: &str = "store_timeout = \"10s\"";
 
 /// A program that listens on an address of its own; ends when dropped.
 #[derive(Debug)]
@@ -302,9 +304,11 @@ impl Listening {
         let address = address();
         let config = std::env::temp_dir().join(format!("gate-{}-{}.toml", std::process::id(), address.ip()));
         let socket = config.with_extension("sock");
+        let patience =
+            if service.contains("store_timeout") || service.contains("slow_timeout") { "" } else { PATIENT };
         let text = format!(
             "[gate]\nxdp = \"off\"\nadmin = {socket:?}\n{gate}\n[[service]]\nname = \"store\"\nprotocol = \"{protocol}\"\n\
-             listen = \"{address}\"\n{store}\n{service}\n{tenants}\n"
+             listen = \"{address}\"\n{store}\n{patience}\n{service}\n{tenants}\n"
         );
         std::fs::write(&config, text).with_context(|| config.display().to_string())?;
         command.arg("run").arg("--config").arg(&config);
@@ -498,6 +502,25 @@ pub fn read_until(stream: &mut TcpStream, end: &[u8]) -> Result<Vec<u8>> {
         said.extend_from_slice(&piece[..len]);
     }
     Ok(said)
+}
+
+/// Asks on an open connection. The answer is `expected`: what differs from its beginning on is waited for no longer.
+///
+/// # Errors
+///
+/// If something else is answered, or the connection ends or falls silent before.
+pub fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
+    stream.write_all(asked.as_bytes())?;
+    let mut said = vec![0; expected.len()];
+    let mut len = 0;
+    while len < said.len() {
+        let more = stream.read(&mut said[len..]).with_context(|| format!("after {}", shown(&said[..len])))?;
+        ensure!(more > 0, "{asked:?}: closed after {}", shown(&said[..len]));
+        len += more;
+        let begins = expected.as_bytes().starts_with(&said[..len]);
+        ensure!(begins, "{asked:?}: {}, not {expected:?}", shown(&said[..len]));
+    }
+    Ok(())
 }
 
 /// A memcached without values that takes `service_time` for every key, one after the other, whoever asks.

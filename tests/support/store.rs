@@ -3,13 +3,12 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use xtask::lab::process::ChildProcess;
 
 use crate::proxy::address;
-use crate::wait::until_up;
+use crate::wait::{PATIENCE, until_up};
 
 /// A running store; ends when dropped.
 #[derive(Debug)]
@@ -134,5 +133,3 @@ impl Connection {
         Ok(bytes)
     }
 }
-
-const PATIENCE: Duration = Duration::from_secs(5);

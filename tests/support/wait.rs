@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use xtask::lab::process::ChildProcess;
 
-use crate::proxy::PATIENCE;
+/// How long anything may take to come up, to answer or to happen: no machine is that busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for something to come true, and says how long that took.
 ///
@@ -14,9 +15,12 @@ use crate::proxy::PATIENCE;
 /// If it does not within `patience`, or cannot be seen.
 pub fn within(what: &str, patience: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
     let started = Instant::now();
+    let mut looked = started;
     while !holds()? {
         ensure!(started.elapsed() < patience, "{what}: not within {patience:?}");
-        std::thread::park_timeout(LOOK_EVERY);
+        // What is waited for needs the processor as well.
+        std::thread::park_timeout(looked.elapsed().max(LOOK_EVERY));
+        looked = Instant::now();
     }
     Ok(started.elapsed())
 }

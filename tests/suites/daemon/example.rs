@@ -10,6 +10,7 @@ use gate_tests::daemon::{ATTACHED, PATIENCE, Site};
 use gate_tests::http::curl;
 use gate_tests::memcached::{Connection, Datagrams, Memcached};
 use gate_tests::privilege;
+use gate_tests::proxy::PATIENT;
 use gate_tests::wait::{until_up, wait_until};
 use nix::sys::signal::Signal;
 use xtask::lab::process::ChildProcess;
@@ -338,7 +339,14 @@ impl Scene {
             ensure!(text.contains(from), "{from} is not in the example");
             text = text.replace(from, &to);
         }
-        Ok(text.replace("/etc/gate/", &format!("{files}/")).replace("/var/log/gate/", &format!("{files}/")))
+        let text =
+            text.replace("/etc/gate/", &format!("{files}/")).replace("/var/log/gate/", &format!("{files}/"));
+        // Its stores wait for a busy machine.
+        let text = text.replace("store_timeout = \"1s\"\n", "");
+        let with_patience = |key| format!("\n{PATIENT}\n{key} = ");
+        Ok(["backend", "backends"]
+            .iter()
+            .fold(text, |text, key| text.replace(&format!("\n{key} = "), &with_patience(key))))
     }
 
     /// True if the services and tenants that are shown are those of these blocks.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::privilege;
-use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENT, check, read_until, shown};
 use gate_tests::tls::{Authority, TlsClient};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
@@ -17,6 +17,8 @@ use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 const MEMCACHED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 11_311);
+/// A busy machine makes a store slow, which none of this is about.
+const NOTHING_SHED: &str = "shedding.enabled = \"off\"";
 const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 16_379);
 
 fn config(gate: &str, memcached: SocketAddr, redis: SocketAddr) -> String {
@@ -25,7 +27,7 @@ fn config(gate: &str, memcached: SocketAddr, redis: SocketAddr) -> String {
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{MEMCACHED}\"\nbackend = \"{memcached}\"\n\
          transports = [\"udp\", \"tcp\"]\nhot_keys = {{ threshold = \"1\" }}\nstore_timeout = \"20s\"\nshedding.enabled = \"off\"\n\
          [[service]]\nname = \"data\"\nprotocol = \"resp\"\nlisten = \"{REDIS}\"\nbackend = \"{redis}\"\n\
-         shedding.enabled = \"off\"\n\
+         {PATIENT}\nshedding.enabled = \"off\"\n\
          [[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"\n"
     )
 }
@@ -50,13 +52,6 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
-    stream.write_all(asked.as_bytes())?;
-    let said = read_until(stream, expected.as_bytes())?;
-    ensure!(said == expected.as_bytes(), "{asked:?}: {}", shown(&said));
-    Ok(())
 }
 
 /// Connects, asks and leaves, again and again, until it is `over`; says how often that was.
@@ -109,7 +104,7 @@ fn clients_that_speak_tls_are_drained_and_new_ones_are_served() -> Result<()> {
         site.configure(&format!(
             "[gate]\ndrain = \"60s\"\n\
              [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{MEMCACHED}\"\nbackend = \"{}\"\n\
-             tls = {{ certificate = {:?}, key = {:?} }}\n\
+             {PATIENT}\ntls = {{ certificate = {:?}, key = {:?} }}\n\
              [[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"\n",
             store.address, shown_by_gate.certificate, shown_by_gate.key
         ))?;
@@ -307,7 +302,7 @@ fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
     for (before, after) in [(2, 2), (2, 2), (3, 1), (1, 3)] {
         // A client that has connected and is slow to ask has that long.
         let section = format!("threads = \"{before}\"\ndrain = \"20s\"");
-        let mut gate = Listening::gate_with(&section, "memcached", store.address, "", tenants)?;
+        let mut gate = Listening::gate_with(&section, "memcached", store.address, NOTHING_SHED, tenants)?;
         let address = gate.address;
         let (config, _) = gate.files()?;
         let config = config.to_owned();
@@ -343,10 +338,10 @@ fn where_there_is_no_xdp_a_takeover_loses_no_connection() -> Result<()> {
 fn where_there_is_no_xdp_a_takeover_loses_no_datagram() -> Result<()> {
     let store = Listening::memcached()?;
     let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
-    let service = "transports = [\"udp\", \"tcp\"]\nhot_keys.cache = \"off\"";
+    let service = format!("transports = [\"udp\", \"tcp\"]\nhot_keys.cache = \"off\"\n{NOTHING_SHED}");
     for threads in [2, 3] {
         let section = format!("threads = \"{threads}\"");
-        let mut gate = Listening::gate_with(&section, "memcached", store.address, service, tenants)?;
+        let mut gate = Listening::gate_with(&section, "memcached", store.address, &service, tenants)?;
         let address = gate.address;
         let (config, _) = gate.files()?;
         let mut command = Command::new(paths::gate());

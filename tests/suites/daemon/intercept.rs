@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_tests::daemon::{PATIENCE, Site};
 use gate_tests::privilege;
+use gate_tests::proxy::PATIENT;
 use gate_tests::wait::{until_up, wait_until};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -20,7 +21,7 @@ pub(super) const TENANT: &str = "[[tenant]]\nname = \"all\"\nsources = [\"198.18
 pub(super) fn service(name: &str, protocol: &str, listen: &str, more: &str) -> String {
     format!(
         "[[service]]\nname = \"{name}\"\nprotocol = \"{protocol}\"\nlisten = {listen}\nintercept = \"on\"\n\
-         shedding.enabled = \"off\"\n{more}\n"
+         {PATIENT}\nshedding.enabled = \"off\"\n{more}\n"
     )
 }
 

@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE};
 use gate_tests::net::{Net, SERVER_INTERFACE};
 use gate_tests::privilege;
-use gate_tests::proxy::{Listening, address};
+use gate_tests::proxy::{Listening, PATIENT, address};
 use gate_tests::system::{System, installed, minimal};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
@@ -250,7 +250,7 @@ fn configuration(proxied: SocketAddr, store: SocketAddr) -> String {
     format!(
         "[gate]\ninterface = \"{SERVER_INTERFACE}\"\ndrain = \"0ms\"\n{CONFIG}\n\
          [[service]]\nname = \"proxied\"\nprotocol = \"memcached\"\ntransports = [\"tcp\"]\nlisten = \"{proxied}\"\n\
-         backend = \"{store}\"\n[[tenant]]\nname = \"local\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n"
+         backend = \"{store}\"\n{PATIENT}\n[[tenant]]\nname = \"local\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n"
     )
 }
 

@@ -1,6 +1,5 @@
 //! Maps that give way to larger ones: an upgrade that was interrupted, and a gate that drains meanwhile.
 
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 
@@ -8,7 +7,7 @@ use anyhow::{Result, ensure};
 use gate_common::units::Nanos;
 use gate_tests::daemon::{CONFIG, PATIENCE, Site};
 use gate_tests::privilege;
-use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENT, check};
 use gate_tests::wait::wait_until;
 use gate_userspace::clock;
 use gate_userspace::kernel::Maps;
@@ -50,19 +49,12 @@ fn an_upgrade_interrupted_while_renaming_pins_is_completed() -> Result<()> {
 
 const MEMCACHED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 11_311);
 
-fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
-    stream.write_all(asked.as_bytes())?;
-    let said = read_until(stream, expected.as_bytes())?;
-    ensure!(said == expected.as_bytes(), "{asked:?}: {}", shown(&said));
-    Ok(())
-}
-
 /// One proxied service, and as many tenants beside the one that asks.
 fn config(store: SocketAddr, others: usize) -> String {
     let mut text = format!(
         "[gate]\ntick = \"10ms\"\ndrain = \"60s\"\n\
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{MEMCACHED}\"\nbackend = \"{store}\"\n\
-         transports = [\"tcp\"]\nshedding.enabled = \"off\"\n\
+         transports = [\"tcp\"]\n{PATIENT}\nshedding.enabled = \"off\"\n\
          [[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"1000000 RU/s\"\n"
     );
     for n in 0..others {

@@ -18,6 +18,7 @@ use gate_tests::memcached::{Memcached, PORT};
 use gate_tests::net::{Net, SERVER_V4};
 use gate_tests::privilege;
 use gate_tests::rng::Rng;
+use gate_tests::wait::PATIENCE;
 use gate_userspace::kernel::Maps;
 
 const DATAGRAMS: u32 = 3_000;
@@ -26,7 +27,6 @@ const SEED: u64 = 20_261_128;
 const BARE_PORT: u16 = 11_299;
 const ATTACKER: &str = "198.18.1.1";
 const NEIGHBOUR: &str = "198.18.1.2";
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Refused datagrams that a bare memcached is shown, and how long it may take for an answer.
 const SHOWN: u32 = 20;
 const HUNG: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENCE, check, read_until, shown};
 use gate_tests::rng::Rng;
 use nix::sys::signal::Signal;
 
@@ -46,15 +46,6 @@ fn add_users(store: &Listening) -> Result<()> {
     for user in USERS {
         store.ask(user.as_bytes(), b"+OK\r\n")?;
     }
-    Ok(())
-}
-
-/// Asks on an open connection, and compares all that is answered.
-fn check(stream: &mut TcpStream, asked: &str, expected: &str) -> Result<()> {
-    stream.write_all(asked.as_bytes())?;
-    let mut said = vec![0; expected.len()];
-    stream.read_exact(&mut said)?;
-    ensure!(said == expected.as_bytes(), "{asked:?}: {}, not {expected:?}", shown(&said));
     Ok(())
 }
 

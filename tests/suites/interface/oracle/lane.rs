@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use gate_tests::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE, SERVER_V4, SERVER_V6};
 use gate_tests::raw::packet_socket;
-use gate_tests::wait::within;
+use gate_tests::wait::{PATIENCE, within};
 use nix::sys::socket::{
     self, AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, setsockopt, sockopt,
 };
@@ -40,7 +40,6 @@ const CHUNK: usize = 56;
 const IN_TIME: Duration = Duration::from_millis(500);
 /// Markers between two looks at the kernel's counters.
 const LOOKS_EVERY: u32 = 1_000;
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The data that a protected socket received.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

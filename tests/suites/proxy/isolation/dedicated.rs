@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_tests::fake_store::counter;
-use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
+use gate_tests::proxy::{Listening, PATIENCE, check, read_until, shown};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
@@ -29,24 +29,6 @@ const ONE_PERMIT: &str = "parallelism = \"1\"\nadmission = \"off\"\ncodel = { la
 
 fn gate(store: &Listening, service: &str, tenants: &str) -> Result<Listening> {
     Listening::gate_with("threads = \"1\"", "resp", store.address, service, tenants)
-}
-
-/// Sends requests, and compares the replies.
-fn check(client: &mut TcpStream, request: &str, reply: &str) -> Result<()> {
-    client.write_all(request.as_bytes())?;
-    let mut found = vec![0; reply.len()];
-    let mut len = 0;
-    while len < found.len() {
-        match client.read(&mut found[len..])? {
-            0 => break,
-            more => len += more,
-        }
-        if !reply.as_bytes().starts_with(&found[..len]) {
-            break;
-        }
-    }
-    ensure!(&found[..len] == reply.as_bytes(), "{request:?}: {}", shown(&found[..len]));
-    Ok(())
 }
 
 /// A client whose connection keeps state for it.
