@@ -62,7 +62,7 @@ pub struct ServiceReport {
     /// True if the queue stands: even the shortest wait was too long.
     pub queue_stands: bool,
     /// True while what the store cannot do is refused to tenants that ask for more than their share.
-    pub shares_bind: bool,
+    pub shares_cut: bool,
     /// True if the store can be reached; `None` without a dispatcher or a probe.
     pub store_up: Option<bool>,
     /// Probes that failed so far; nothing where there is no probe.

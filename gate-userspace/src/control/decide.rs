@@ -75,8 +75,8 @@ pub struct ServiceSnapshot {
     pub ratio: Option<f64>,
     /// True if the queue before it stands.
     pub queue_stands: bool,
-    /// True while tenants' shares of it bind: what it cannot do is refused to those who ask for more.
-    pub shares_bind: bool,
+    /// True while shares of it cut: what it cannot do is refused to tenants that ask for more than theirs.
+    pub shares_cut: bool,
     /// False while it is known to be out of reach.
     pub store_up: bool,
     /// The cost samples of its answers.
@@ -182,7 +182,7 @@ pub fn decide(
     for (place, (shedding, service)) in memory.shedding.iter_mut().zip(snapshot.services).enumerate() {
         let Some(shedding) = shedding.as_mut().filter(|_| service.store_up) else { continue };
         let signal = shedding.settings().signal(service.ratio, service.queue_stands);
-        let ratio = signal.filter(|_| !service.shares_bind);
+        let ratio = signal.filter(|_| !service.shares_cut);
         changes.extend(shedding.tick(snapshot.now, ratio).map(|change| (place, change)));
     }
     for (place, (learning, service)) in rules.learning.iter().zip(snapshot.services).enumerate() {
@@ -192,7 +192,7 @@ pub fn decide(
         };
         let is_slow = service.ratio.is_some_and(|ratio| ratio < learning.slow_below);
         let overloaded =
-            overloaded || is_slow || service.queue_stands || service.shares_bind || !service.store_up;
+            overloaded || is_slow || service.queue_stands || service.shares_cut || !service.store_up;
         pricing.tick(snapshot.now, &service.cost_samples, overloaded);
     }
     changes

@@ -275,7 +275,7 @@ impl Ticker {
     pub fn report(&self, generation: u64, mut services: Vec<ServiceReport>) -> Report {
         for (place, service) in services.iter_mut().enumerate() {
             let shedding = self.memory.shedding.get(place).and_then(Option::as_ref);
-            service.phase = match service.shares_bind {
+            service.phase = match service.shares_cut {
                 true => Some("sharing"),
                 false => shedding.map(|shedding| shedding.phase().name()),
             };

@@ -182,8 +182,8 @@ impl Watched {
     }
 
     fn tick(&mut self, service: &str, now: Nanos, overloaded: bool) -> ServiceSnapshot {
-        let shares_bind = self.source.shares_bind();
-        match (self.last.shares_bind, shares_bind) {
+        let shares_cut = self.source.shares_cut();
+        match (self.last.shares_cut, shares_cut) {
             (false, true) => tracing::warn!(
                 service,
                 "its store cannot do all that it is asked for: who asks for more than their share is refused a part of it"
@@ -191,13 +191,13 @@ impl Watched {
             (true, false) => tracing::info!(service, "its store can do all that it is asked for again"),
             (false, false) | (true, true) => {}
         }
-        let ratio = self.ratio.tick(now, overloaded || shares_bind);
+        let ratio = self.ratio.tick(now, overloaded || shares_cut);
         let is_slow = ratio.zip(self.shed_below).is_some_and(|(ratio, bound)| ratio < bound);
         self.source.set_slow(is_slow);
         self.last = ServiceSnapshot {
             ratio,
             queue_stands: self.source.queue_stands(),
-            shares_bind,
+            shares_cut,
             store_up: !self.source.is_down(now),
             cost_samples: self
                 .cost_sampler
@@ -222,7 +222,7 @@ impl Watched {
             types,
             queued: self.source.queued(),
             queue_stands: self.last.queue_stands,
-            shares_bind: self.last.shares_bind,
+            shares_cut: self.last.shares_cut,
             store_up: Some(self.source.answers()),
             probe_failures: self.source.probe_failures(),
             ..ServiceReport::default()
@@ -253,9 +253,9 @@ impl Source {
         }
     }
 
-    fn shares_bind(&self) -> bool {
+    fn shares_cut(&self) -> bool {
         match self {
-            Self::Dispatcher(metrics) => metrics.shares_bind(),
+            Self::Dispatcher(metrics) => metrics.shares_cut(),
             Self::Probe(_) => false,
         }
     }
@@ -319,7 +319,7 @@ fn lower(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 const UNSEEN: ServiceSnapshot = ServiceSnapshot {
     ratio: None,
     queue_stands: false,
-    shares_bind: false,
+    shares_cut: false,
     store_up: true,
     cost_samples: CostSamples { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
 };

@@ -205,7 +205,7 @@ struct Loop {
     memory: Memory,
     now: Nanos,
     queue_stands: bool,
-    shares_bind: bool,
+    shares_cut: bool,
     store_up: bool,
     cost_samples: CostSamples,
     rules: Rules,
@@ -218,7 +218,7 @@ impl Loop {
             memory: Memory { shedding: vec![Some(shedding())], ..Memory::default() },
             now: NOW,
             queue_stands: false,
-            shares_bind: false,
+            shares_cut: false,
             store_up: true,
             cost_samples: CostSamples::default(),
             rules: rules(false),
@@ -267,8 +267,8 @@ impl Loop {
     fn quiet_tick(&mut self) -> u32 {
         self.now = self.now.saturating_add(TICK);
         let ratio = self.ratio.tick(self.now, self.memory.is_overloaded(0));
-        let &mut Self { queue_stands, shares_bind, store_up, cost_samples, .. } = self;
-        let service = ServiceSnapshot { ratio, queue_stands, shares_bind, store_up, cost_samples };
+        let &mut Self { queue_stands, shares_cut, store_up, cost_samples, .. } = self;
+        let service = ServiceSnapshot { ratio, queue_stands, shares_cut, store_up, cost_samples };
         let snapshot = Snapshot { now: self.now, interval: TICK, tenants: &[], services: &[service] };
         decide(&self.rules, &snapshot, &mut self.memory, &mut []);
         self.rungs()[Tier::BestEffort.index()]
@@ -339,7 +339,7 @@ fn a_tick_moves_each_service_by_itself_and_says_what_changed() {
     let calm = ServiceSnapshot {
         ratio: Some(1.0),
         queue_stands: false,
-        shares_bind: false,
+        shares_cut: false,
         store_up: true,
         cost_samples,
     };

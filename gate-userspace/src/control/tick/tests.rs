@@ -33,7 +33,7 @@ const TICK: Nanos = Nanos::from_millis(100);
 const CALM: ServiceSnapshot = ServiceSnapshot {
     ratio: Some(1.0),
     queue_stands: false,
-    shares_bind: false,
+    shares_cut: false,
     store_up: true,
     cost_samples: CostSamples { window: Window::EMPTY, p95: [None; QueryClass::COUNT] },
 };

@@ -177,11 +177,19 @@ impl<T> Admission<T> {
         explained: &mut Explanation,
         now: Nanos,
     ) -> Result<(), Refused> {
-        let share = self.shares.borrow().share(Sharer { tier: class.tier, tenant: tenant.0 });
+        let (share, cut) = {
+            let shares = self.shares.borrow();
+            (shares.share(Sharer { tier: class.tier, tenant: tenant.0 }), shares.cut())
+        };
         if let Some(Share { mru_per_sec, demand_mru_per_sec, accepted, .. }) = share {
             let ru = |mru: f64| mru / 1e3;
+            let why = if cut {
+                "the store cannot do all that it is asked for"
+            } else {
+                "requests wait for the store"
+            };
             explained.notes.push(format!(
-                "the store cannot do all that it is asked for: of it this tenant may have {:.1} RU/s, and asks for {:.1} RU/s",
+                "{why}: of it this tenant may have {:.1} RU/s, and asks for {:.1} RU/s",
                 ru(mru_per_sec),
                 ru(demand_mru_per_sec)
             ));

@@ -181,7 +181,7 @@ impl ServiceMetrics {
 
     /// True while what the store cannot do is refused to tenants that ask for more than their share.
     #[must_use]
-    pub fn shares_bind(&self) -> bool {
+    pub fn shares_cut(&self) -> bool {
         self.shares.cut()
     }
 

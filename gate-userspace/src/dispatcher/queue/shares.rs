@@ -166,11 +166,15 @@ impl ThreadShares {
         }))
     }
 
+    /// True while they refuse somebody something.
+    pub(crate) fn cut(&self) -> bool {
+        self.in_force.as_ref().is_some_and(|in_force| in_force.cut)
+    }
+
     /// True if a tenant is within its share while others are refused what they ask for beyond theirs.
     #[inline]
     pub(crate) fn is_spared(&self, sharer: Sharer) -> bool {
-        self.in_force.as_ref().is_some_and(|in_force| in_force.cut)
-            && self.standing(sharer).is_some_and(|standing| !standing.is_above)
+        self.cut() && self.standing(sharer).is_some_and(|standing| !standing.is_above)
     }
 
     /// A tenant's share, if any are in force.
