@@ -144,15 +144,21 @@ fn where_it_is_not_configured_it_is_refused() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_request_that_is_refused_leaves_its_connection() -> Result<()> {
-    let store = FakeStore::start()?;
+/// A gate for WebSockets, one at a time, with three tenants: `poor` at 127.0.0.8, `own` at 127.0.0.7, which may ask for `a` alone, and
+/// everyone else.
+pub(super) fn with_poor_and_own(store: SocketAddr) -> Result<Listening> {
     let tenants = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.8\"]\nquota = \"1 RU/s\"\nburst = \"5s\"\n\
                    [[tenant]]\nname = \"own\"\nsources = [\"127.0.0.7\"]\nquota = \"unlimited\"\nkeys = \"own\"\n\
                    key_prefixes = [\"a\"]\n[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n";
     let service =
         "websocket = \"on\"\nmax_dedicated = \"1\"\nprice = { learn = \"off\" }\nslow_timeout = \"20s\"";
-    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, service, tenants)?;
+    Listening::gate_with("tick = \"10ms\"", "http", store, service, tenants)
+}
+
+#[test]
+fn a_request_that_is_refused_leaves_its_connection() -> Result<()> {
+    let store = FakeStore::start()?;
+    let gate = with_poor_and_own(store.address)?;
     let mut own = client_from(&gate, 7)?;
     own.send(UPGRADE.as_bytes())?;
     let reply = own.reply(false)?;

@@ -20,7 +20,7 @@ use super::cache::Directory;
 use super::hostile::{END_HEADERS, HEADERS, PREFACE, RESET, SETTINGS, frame};
 use super::http2_client::{Http2Client, request};
 use super::processed::process;
-use super::websocket::{AGREED, charged, closed, server};
+use super::websocket::{AGREED, charged, closed, server, with_poor_and_own};
 use super::{OPEN, gate, respond};
 
 fn client_from(gate: &Listening, last: u8) -> Result<Http2Client> {
@@ -69,12 +69,7 @@ fn messages_pass_over_http2_whole_and_charged() -> Result<()> {
 #[test]
 fn a_stream_that_is_refused_leaves_its_connection() -> Result<()> {
     let store = FakeStore::start()?;
-    let tenants = "[[tenant]]\nname = \"poor\"\nsources = [\"127.0.0.8\"]\nquota = \"1 RU/s\"\nburst = \"5s\"\n\
-                   [[tenant]]\nname = \"own\"\nsources = [\"127.0.0.7\"]\nquota = \"unlimited\"\nkeys = \"own\"\n\
-                   key_prefixes = [\"a\"]\n[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"\n";
-    let service =
-        "websocket = \"on\"\nmax_dedicated = \"1\"\nprice = { learn = \"off\" }\nslow_timeout = \"20s\"";
-    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, service, tenants)?;
+    let gate = with_poor_and_own(store.address)?;
     let refusal = |client: &Http2Client| client.open("/", &[("content-type", "application/grpc")])?.refusal();
     ensure!(refusal(&client_from(&gate, 7)?)? == (403, "unsupported".to_owned()));
     let poor = client_from(&gate, 8)?;
