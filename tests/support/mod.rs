@@ -25,6 +25,7 @@ pub mod raw;
 pub mod redis_cluster;
 pub mod rng;
 pub mod schema;
+pub mod slow_store;
 pub mod store;
 pub mod switch;
 pub mod system;

@@ -2,6 +2,7 @@
 //! [`crate::policy`]. The same seed gives the same result, byte for byte.
 //!
 //! - [`bouncer`]: the published study of admission policies.
+//! - [`goodput`]: overloads without objectives.
 //! - [`hotkeys`]: how well the heaviest keys are found.
 //! - [`overload`]: a store that becomes slow for a while, and who gives way.
 //! - [`quota`]: how exact each rate-limiting scheme is.
@@ -21,6 +22,7 @@ pub mod concurrency;
 pub mod cost;
 pub mod distribution;
 pub mod engine;
+pub mod goodput;
 pub mod hotkeys;
 pub mod overload;
 pub mod parallel;

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
+use gate_tests::proxy::{Listening, PATIENCE, read_until};
+use gate_tests::slow_store::slow_store;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;

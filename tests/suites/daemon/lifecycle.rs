@@ -4,13 +4,13 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use aya::maps::Array;
 use gate_common::abi::maps;
 use gate_tests::daemon::{ATTACHED, CONFIG, PATIENCE, Site};
 use gate_tests::net::{CLIENT_INTERFACE, SERVER_INTERFACE};
 use gate_tests::privilege;
+use gate_tests::wait::within;
 use gate_userspace::kernel::Maps;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -28,13 +28,15 @@ macro_rules! site {
 
 /// Waits until `found` is something; what it was last is in the message if it never is.
 fn eventually<T, E: std::fmt::Debug>(what: &str, mut found: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match found() {
-            Ok(found) => return found,
-            Err(last) if Instant::now() > deadline => panic!("{what}: {last:?}"),
-            Err(_) => std::thread::park_timeout(Duration::from_millis(1)),
-        }
+    let mut last = None;
+    let waited = within(what, PATIENCE, || {
+        last = Some(found());
+        Ok(matches!(last, Some(Ok(_))))
+    });
+    match last {
+        Some(Ok(found)) => found,
+        Some(Err(last)) => panic!("{waited:?}: {last:?}"),
+        None => unreachable!("it is looked at once at least"),
     }
 }
 

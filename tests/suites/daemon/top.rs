@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, slow_store};
+use gate_tests::proxy::Listening;
+use gate_tests::slow_store::slow_store;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use xtask::paths;

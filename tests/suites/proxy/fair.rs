@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_common::units::Nanos;
-use gate_tests::proxy::{Listening, slow_store};
+use gate_tests::proxy::Listening;
+use gate_tests::slow_store::slow_store;
 use gate_tests::wait::within;
 use gate_userspace::load::{self, Plan, Protocol, TenantSummary, Transport};
 use xtask::paths;

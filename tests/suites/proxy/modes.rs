@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::proxy::{Listening, read_until, shown, slow_store_at};
+use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::slow_store::slow_store_at;
 use gate_tests::wait::wait_until;
 use serde_json::Value;
 

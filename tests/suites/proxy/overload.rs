@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_common::units::Nanos;
-use gate_tests::proxy::{Listening, read_until, shown, slow_store, slow_store_at};
+use gate_tests::proxy::{Listening, read_until, shown};
+use gate_tests::slow_store::{slow_store, slow_store_at};
 use gate_tests::wait::within;
 use gate_userspace::load::{self, Plan, Protocol, Quantiles, Summary, TenantSummary, Transport};
 use nix::unistd::gettid;

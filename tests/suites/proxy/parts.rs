@@ -5,7 +5,8 @@ use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE, shown, slow_store};
+use gate_tests::proxy::{Listening, PATIENCE, shown};
+use gate_tests::slow_store::slow_store;
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 use serde_json::Value;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
+use gate_tests::proxy::{Listening, PATIENCE, read_until};
+use gate_tests::slow_store::slow_store;
 
 const TWO_TIERS: &str = r#"
 [[tenant]]

@@ -47,7 +47,7 @@ const ALLOWED: [(&str, usize, &str); 29] = [
     ("tests/suites/proxy/sessions/random.rs", 2, FORCED),
     ("tests/support/fleet_site.rs", 1, PACED),
     ("tests/support/flood.rs", 1, PACED),
-    ("tests/support/proxy.rs", 1, SLOW),
+    ("tests/support/slow_store.rs", 1, SLOW),
     ("tests/support/wait.rs", 1, LOOKS),
 ];
 

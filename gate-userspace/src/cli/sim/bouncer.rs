@@ -86,7 +86,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn study(args: &Args) -> anyhow::Result<Study> {
     let mut scenario = match &args.scenario {
-        Some(path) => read_scenario(path).with_context(|| path.display().to_string())?,
+        Some(path) => read_scenario(path)?,
         None => Scenario::study(),
     };
     if !args.load.is_empty() {
@@ -98,9 +98,12 @@ fn study(args: &Args) -> anyhow::Result<Study> {
     Ok(Study { scenario, policies, queries: args.queries, runs: args.runs, seed: args.seed })
 }
 
-fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
-    let raw: RawScenario = toml::from_str(&std::fs::read_to_string(path)?)?;
-    Ok(Scenario::try_from(raw)?)
+pub(super) fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
+    let read = || -> anyhow::Result<Scenario> {
+        let raw: RawScenario = toml::from_str(&std::fs::read_to_string(path)?)?;
+        Ok(Scenario::try_from(raw)?)
+    };
+    read().with_context(|| path.display().to_string())
 }
 
 pub(super) fn policy_parser() -> impl TypedValueParser<Value = Policy> {

@@ -16,6 +16,7 @@ mod bouncer;
 mod coldstart;
 mod concurrency;
 mod cost;
+mod goodput;
 mod hotkeys;
 mod overload;
 mod quota;
@@ -33,6 +34,7 @@ enum Simulation {
     Coldstart(coldstart::Args),
     Concurrency(concurrency::Args),
     Cost(cost::Args),
+    Goodput(goodput::Args),
     Hotkeys(hotkeys::Args),
     Overload(overload::Args),
     Quota(quota::Args),
@@ -44,6 +46,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Simulation::Coldstart(args) => coldstart::run(args),
         Simulation::Concurrency(args) => concurrency::run(args),
         Simulation::Cost(args) => cost::run(args),
+        Simulation::Goodput(args) => goodput::run(args),
         Simulation::Hotkeys(args) => hotkeys::run(args),
         Simulation::Overload(args) => overload::run(args),
         Simulation::Quota(args) => quota::run(args),

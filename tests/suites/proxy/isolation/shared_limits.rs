@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::{FakeStore, counter};
 use gate_tests::memcached::Datagrams;
-use gate_tests::proxy::{Listening, PATIENCE, read_until, slow_store};
+use gate_tests::proxy::{Listening, PATIENCE, read_until};
+use gate_tests::slow_store::slow_store;
 use gate_tests::wait::wait_until;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
