@@ -103,9 +103,8 @@ impl<W: Wire> Service<W> {
         let mut permits = 0_u64;
         for node in nodes() {
             let len = buffers.stores[node.index()].len();
-            let accepted = client
-                .store(node)
-                .accepts(now)
+            let accepted = self
+                .node_accepts(client, node, now)
                 .and_then(|()| self.accepts(client, node, (charged.tenant, len), is_slow::<W>(request), now));
             match accepted {
                 Ok(has_permit) => permits |= u64::from(has_permit) << node.index(),

@@ -239,6 +239,18 @@ impl<W: Wire> Service<W> {
         }
     }
 
+    /// Checks that a node's connection takes a request. Where it does not, the cluster may have given its slots to another meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// A refusal, which is not counted.
+    #[inline]
+    pub(super) fn node_accepts(&self, client: &Session<W>, node: NodeId, now: Nanos) -> Result<(), Refusal> {
+        client.store(node).accepts(now).inspect_err(|_| {
+            self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
+        })
+    }
+
     /// True if a request goes to a store now, with a permit; false if it waits in the queue.
     ///
     /// # Errors
@@ -256,7 +268,7 @@ impl<W: Wire> Service<W> {
         let store = client.store(node);
         let admission = &self.admission;
         if store.has_window(is_slow) && admission.take_permit(&client.queued, is_slow) {
-            store.accepts(now).inspect_err(|_| admission.release_permit())?;
+            self.node_accepts(client, node, now).inspect_err(|_| admission.release_permit())?;
             return Ok(true);
         }
         admission.queue_accepts(tenant, len, !self.tenants.borrow().are_several())?;

@@ -12,7 +12,8 @@
 //! requests behind 4 MiB that are unanswered, and those whose client does not read. They are answered `TRYAGAIN`, which they can.
 //!
 //! **Refresh.** The slots are read when the service starts, every 30 s, and when a node says that one is elsewhere or not served, or
-//! fails; not more often than once a second. Slots that cannot be are not taken over: the last ones hold.
+//! fails, and when a request is refused since its node is down; not more often than once a second. Slots that cannot be are not taken
+//! over: the last ones hold.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -164,7 +165,8 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// Reads the slots from the first node that says any that can be; not from the same as before at first. True if they are others.
+    /// Reads the slots from the first node that says any that can be; not from the same as before at first, and from those that are
+    /// known to be down at last. True if they are others.
     ///
     /// # Errors
     ///
@@ -173,8 +175,12 @@ impl<W: Wire> Service<W> {
         let used = *cluster.used().borrow();
         *first += 1;
         let mut failed = (String::new(), StoreError::Unresolved);
-        for place in 0..used {
-            let node = NodeId::at((*first + place) % used);
+        let now = clock::monotonic();
+        let in_turn = (0..used).map(|place| NodeId::at((*first + place) % used));
+        // One that is silent would take all of `store_timeout`.
+        let is_down = |node: &NodeId| self.service_metrics.stores[node.index()].is_down(now);
+        let (down, up): (Vec<_>, Vec<_>) = in_turn.partition(is_down);
+        for node in up.into_iter().chain(down) {
             let Some(address) = cluster.address(node) else { continue };
             let read = async {
                 let settings = &self.settings;
