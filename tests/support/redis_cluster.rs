@@ -1,7 +1,7 @@
 //! Real redis-servers in cluster mode on loopback, and a client that reads whole replies.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -240,6 +240,15 @@ impl Client {
     pub fn of(store: &Listening) -> Result<Self> {
         let replies = Replies::new(LONGEST);
         Ok(Self { stream: store.connect()?, replies, received: Vec::new() })
+    }
+
+    /// One of gate, from this address.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub fn from(gate: &Listening, source: Ipv4Addr) -> Result<Self> {
+        Ok(Self { stream: gate.connect_from(source)?, replies: Replies::new(LONGEST), received: Vec::new() })
     }
 
     /// Sends these lines, each a request, at once.

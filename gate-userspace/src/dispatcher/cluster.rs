@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use super::node_id::NodeId;
 use super::resolver::{Resolver, reaches};
+use super::scan::{NodeSlots, ScanCursor, ScanStep};
 use crate::config::{self, NetworkAddress, StoreAddress};
 use crate::policy::placement::MOST_NODES;
 use crate::protocol::resp::cluster::{SLOTS, Shard};
@@ -37,6 +38,8 @@ pub(crate) struct Cluster {
     epoch: AtomicU64,
     /// A bit for each node that has slots.
     serving: AtomicU64,
+    /// The slots of each node, as a scan needs them.
+    of_nodes: NodeSlots,
     members: Mutex<Vec<Option<Member>>>,
     /// The number of places that have ever had a node.
     used: watch::Sender<usize>,
@@ -87,6 +90,7 @@ impl Cluster {
             slots: (0..SLOTS).map(|_| AtomicU8::new(UNSERVED)).collect(),
             epoch: AtomicU64::new(0),
             serving: AtomicU64::new(0),
+            of_nodes: NodeSlots::new(MOST_NODES),
             members: Mutex::new(members),
             used: watch::Sender::new(seeds),
             changed: watch::Sender::new(0),
@@ -111,6 +115,16 @@ impl Cluster {
     #[inline]
     pub(crate) fn serves(&self, node: NodeId) -> bool {
         self.serving.load(Ordering::SeqCst) & 1 << node.index() != 0
+    }
+
+    /// The number of slots that a node has, as far as is known.
+    pub(crate) fn slots_of(&self, node: NodeId) -> u32 {
+        self.of_nodes.count(node)
+    }
+
+    /// The request by which a scan of all nodes goes on at a cursor; `None` if no node has any slot.
+    pub(crate) fn scan_step(&self, cursor: ScanCursor) -> Option<ScanStep> {
+        self.of_nodes.step(cursor, |slot| self.node_of(slot.into()))
     }
 
     /// The number of places that have ever had a node.
@@ -230,6 +244,13 @@ impl Cluster {
         if differs {
             let store = || {
                 map.iter().zip(&self.slots).for_each(|(new, old)| old.store(*new, Ordering::SeqCst));
+                for node in NodeId::all(MOST_NODES) {
+                    let mut slots = (0_u16..).zip(&map).filter(|(_, place)| **place == node.index() as u8);
+                    let first = slots.next().map(|(slot, _)| slot);
+                    let count = slots.count() as u16 + u16::from(first.is_some());
+                    let address = members[node.index()].as_ref().map(|member| member.address.to_string());
+                    self.of_nodes.set(node, (first.unwrap_or_default(), count), &address.unwrap_or_default());
+                }
                 self.serving.store(serving, Ordering::SeqCst);
             };
             change(&|| self.in_epoch(store));

@@ -6,7 +6,7 @@
 //!
 //! **Permits.** The parts that go to one store take one permit: it does them one after the other.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 
 use crate::dispatcher::node_id::NodeId;
 use crate::dispatcher::wire::parts::{Join, Run};
@@ -23,8 +23,12 @@ pub(crate) struct Joined<M> {
     /// A bit for each store whose parts hold a permit.
     permits: Cell<u64>,
     sum: Cell<u64>,
-    /// The reply to a part, where all are alike.
-    reply: OnceCell<Box<[u8]>>,
+    /// The number of parts whose numbers have come.
+    counted: Cell<usize>,
+    /// The part whose reply is taken, of those that have one to give.
+    preferred: usize,
+    /// The reply so far, where it has no values, and the part that it is of.
+    reply: RefCell<Option<(usize, Box<[u8]>)>>,
     /// The first error of a store.
     error: OnceCell<Box<[u8]>>,
     has_failed: Cell<bool>,
@@ -45,8 +49,9 @@ struct Part {
 }
 
 impl<M> Joined<M> {
-    /// A request in these parts, which marks what it writes.
-    pub(crate) fn new(join: Join, runs: &[Run], mark: Option<M>) -> Self {
+    /// A request in these parts, which marks what it writes. Of replies of which one is taken, it is the one to the part at `preferred`,
+    /// or to the next one behind it that has any.
+    pub(crate) fn new(join: Join, runs: &[Run], preferred: usize, mark: Option<M>) -> Self {
         let stores = runs.iter().map(|run| run.at.node + 1).max().unwrap_or_default();
         let left: Box<[_]> = (0..stores).map(|_| Cell::new(0)).collect();
         runs.iter().for_each(|run| left[run.at.node].update(|left| left + 1));
@@ -57,7 +62,9 @@ impl<M> Joined<M> {
             left,
             permits: Cell::new(0),
             sum: Cell::new(0),
-            reply: OnceCell::new(),
+            counted: Cell::new(0),
+            preferred,
+            reply: RefCell::new(None),
             error: OnceCell::new(),
             has_failed: Cell::new(false),
             is_late: Cell::new(false),
@@ -108,9 +115,15 @@ impl<M> Joined<M> {
         frees
     }
 
-    /// A part is answered by a number.
+    /// A part is answered by a number, or its answer begins with one.
     pub(crate) fn add(&self, number: u64) {
         self.sum.update(|sum| sum.saturating_add(number));
+        self.counted.update(|counted| counted + 1);
+    }
+
+    /// True if what is ahead of the values can be said.
+    pub(crate) fn may_begin(&self) -> bool {
+        self.join != Join::Lists || self.counted.get() == self.parts.len()
     }
 
     /// The sum of the numbers.
@@ -118,14 +131,38 @@ impl<M> Joined<M> {
         self.sum.get()
     }
 
-    /// A part is answered like the others: false if it is not.
-    pub(crate) fn is_alike(&self, reply: &[u8]) -> bool {
-        **self.reply.get_or_init(|| reply.into()) == *reply
+    /// A part is answered by all of a reply, which may say nothing: false if it is none that goes with the others'.
+    pub(crate) fn merge(&self, part: usize, reply: &[u8], is_nothing: bool) -> bool {
+        let mut merged = self.reply.borrow_mut();
+        let Some((of, merged)) = merged.as_mut().filter(|_| !is_nothing || self.join != Join::Any) else {
+            // What says nothing is behind whatever says anything.
+            let of = if is_nothing { usize::MAX } else { part };
+            merged.get_or_insert_with(|| (of, reply.into()));
+            return true;
+        };
+        match self.join {
+            Join::Any => {
+                let behind = |part: usize| match part {
+                    usize::MAX => usize::MAX,
+                    _ => (part + self.parts.len() - self.preferred) % self.parts.len(),
+                };
+                if behind(part) < behind(*of) {
+                    (*of, *merged) = (part, reply.into());
+                }
+                true
+            }
+            // Of one length they differ in digits alone.
+            Join::Least if merged.len() == reply.len() => {
+                merged.iter_mut().zip(reply).for_each(|(least, digit)| *least = (*least).min(*digit));
+                true
+            }
+            _ => **merged == *reply,
+        }
     }
 
-    /// The reply to each part, where all are alike.
-    pub(crate) fn reply(&self) -> &[u8] {
-        self.reply.get().map_or(b"", |reply| reply)
+    /// The reply, where it has no values.
+    pub(crate) fn reply(&self) -> Ref<'_, [u8]> {
+        Ref::map(self.reply.borrow(), |reply| reply.as_ref().map_or(&b""[..], |(_, reply)| reply))
     }
 
     /// A part's store has answered with an error, by which the whole fails.
@@ -181,5 +218,63 @@ impl<M> Joined<M> {
         if let Some(mark) = self.mark.take().filter(|_| !self.is_late.get()) {
             over(mark);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::wire::parts::KeyPlace;
+
+    fn joined(join: Join, preferred: usize) -> Joined<()> {
+        let run = |node| Run { at: KeyPlace { node, slot: node }, keys: 1, len: 10 };
+        Joined::new(join, &[run(0), run(1), run(2)], preferred, None)
+    }
+
+    #[test]
+    fn of_several_replies_one_is_taken_that_says_something() {
+        for (preferred, nothing, taken) in [
+            (0, [false; 3], "0"),
+            (2, [false; 3], "2"),
+            (1, [false, true, true], "0"),
+            (1, [true, true, false], "2"),
+            (2, [false, false, true], "0"),
+            (1, [true; 3], "nothing"),
+        ] {
+            for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+                let joined = joined(Join::Any, preferred);
+                for part in order {
+                    let reply = if nothing[part] { "nothing".to_owned() } else { part.to_string() };
+                    assert!(joined.merge(part, reply.as_bytes(), nothing[part]));
+                }
+                assert_eq!(&*joined.reply(), taken.as_bytes(), "{preferred} {nothing:?} {order:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_all_say_is_the_least_of_each_and_what_differs_is_none() {
+        let least = joined(Join::Least, 0);
+        for (part, reply) in
+            ["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n", "*2\r\n:1\r\n:1\r\n"].iter().enumerate()
+        {
+            assert!(least.merge(part, reply.as_bytes(), false));
+        }
+        assert_eq!(&*least.reply(), b"*2\r\n:1\r\n:0\r\n");
+        assert!(!least.merge(2, b"*1\r\n:1\r\n", false));
+        let same = joined(Join::Same, 0);
+        assert!(same.merge(0, b"+OK\r\n", false) && same.merge(1, b"+OK\r\n", false));
+        assert!(!same.merge(2, b"+NO\r\n", false));
+    }
+
+    #[test]
+    fn lists_begin_once_all_are_counted() {
+        let lists = joined(Join::Lists, 0);
+        for number in [2, 0, 5] {
+            assert!(!lists.may_begin());
+            lists.add(number);
+        }
+        assert!(lists.may_begin() && lists.sum() == 7);
+        assert!(joined(Join::Values, 0).may_begin());
     }
 }

@@ -71,6 +71,7 @@ mod questions;
 mod queue;
 mod request;
 mod resolver;
+mod scan;
 mod settings;
 mod shared_service;
 mod split;

@@ -245,7 +245,7 @@ mod tests {
     /// A request of three parts, two of them at one store, whose replies are joined.
     fn joined(mark: Option<()>) -> Split<()> {
         let run = |node, slot| Run { at: KeyPlace { node, slot }, keys: 1, len: 10 };
-        let joined = Joined::new(Join::Sum, &[run(0, 1), run(2, 7), run(0, 2)], mark);
+        let joined = Joined::new(Join::Sum, &[run(0, 1), run(2, 7), run(0, 2)], 0, mark);
         Split::of_joined(SeqNo(0), charged(), FEATURES, joined)
     }
 

@@ -14,6 +14,7 @@ use gate_tests::wait::wait_until;
 use gate_userspace::policy::placement;
 use nix::sys::signal::Signal;
 
+mod all_nodes;
 mod failover;
 mod split;
 
@@ -104,7 +105,6 @@ fn each_key_is_at_the_node_of_its_slot() -> Result<()> {
     }
     ensure!(site.values("{a}1")?.iter().filter(|value| *value == "$1\r\nx\r\n").count() == 1);
     client.check("SELECT 1", "-ERR SELECT is not allowed in cluster mode\r\n")?;
-    client.check("SWAPDB 0 1", "-DENIED reason=unsupported rule=cluster\r\n")?;
     client.check("WAIT 1 0", "-DENIED reason=unsupported rule=cluster\r\n")?;
     client.check("PING", "+PONG\r\n")?;
     ensure!(counter(&site.gate, "redirected")? == 0, "the map is right");

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 198] = [
+const ORDER: [&str; 200] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -165,7 +165,6 @@ const ORDER: [&str; 198] = [
     "listen.rs",
     "own_connections.rs",
     "resolver.rs",
-    "node_id.rs",
     "metrics/mod.rs",
     "metrics/cost_samples.rs",
     "metrics/store_state.rs",
@@ -181,9 +180,12 @@ const ORDER: [&str; 198] = [
     "wire/resp.rs",
     "wire/resp/cluster.rs",
     "wire/resp/split.rs",
+    "wire/resp/scan.rs",
     "wire/resp/occupancy.rs",
     "wire/mod.rs",
     "wire/parts.rs",
+    "scan.rs",
+    "node_id.rs",
     "wire/buffer.rs",
     "store_silence.rs",
     "tenants/retired.rs",

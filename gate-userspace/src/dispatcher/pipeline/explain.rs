@@ -21,6 +21,7 @@ use crate::dispatcher::clients::client::ReplySink;
 use crate::dispatcher::hot_cache::CachePeek;
 use crate::dispatcher::questions::PendingQuestion;
 use crate::dispatcher::request::{Decoded, ReplySlot, RequestClass, Target};
+use crate::dispatcher::scan::ScanStep;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::error::StoreError;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
@@ -214,7 +215,9 @@ impl<W: Wire> Service<W> {
         if self.settings.stores.len() > 1 {
             explained.notes.push(match target {
                 _ if self.presents(decoded) => "gate answers it, as the one node that it shows".to_owned(),
-                Target::One(node) => format!("it goes to {}", self.settings.address(node)),
+                Target::One(node) | Target::Several(Join::Scan(ScanStep { node, .. })) => {
+                    format!("it goes to {}", self.settings.address(node))
+                }
                 Target::Several(_) | Target::Nowhere | Target::CrossSlot => {
                     "its keys are at several stores: each gets a request for its own".to_owned()
                 }

@@ -6,6 +6,7 @@
 //! requests, and until the last is answered the request is outstanding: none of its client's overtakes it where a slot moves.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use gate_common::units::Nanos;
 
@@ -22,6 +23,7 @@ use crate::dispatcher::joined::Joined;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight, SeqNo, Target};
+use crate::dispatcher::scan::ScanCursor;
 use crate::dispatcher::split::{PartOutcome, Split, SplitOutcome};
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::events::{Failure, ReplyPart};
@@ -83,6 +85,38 @@ impl<W: Wire> Service<W> {
         if buffers.runs.is_empty() { Target::Nowhere } else { Target::Several(join) }
     }
 
+    /// Asks the node of a cluster that a scan has come to.
+    pub(super) fn split_scan(&self, cluster: &Cluster, request: &W::Request, bytes: &[u8]) -> Target {
+        let buffers = &mut *self.part_buffers.borrow_mut();
+        buffers.clear();
+        let cursor = W::scan_cursor(request, bytes).and_then(ScanCursor::read);
+        let step = cluster.scan_step(cursor.unwrap_or(ScanCursor::START));
+        let Some(step) = step else {
+            cluster.ask_refresh();
+            return Target::Nowhere;
+        };
+        let out = &mut buffers.stores[step.node.index()];
+        W::scan(request, bytes, cursor.map(|_| step.at_node), out);
+        let at = KeyPlace { node: step.node.index(), slot: step.node.index() };
+        buffers.runs.push(Run { at, keys: 1, len: out.len() });
+        self.split_work.set(buffers.split_work());
+        Target::Several(Join::Scan(step))
+    }
+
+    /// A part by chance, in proportion to the slots of its node.
+    fn draw_part(&self, runs: &[Run], ledger: &mut Ledger) -> usize {
+        let slots = |run: &Run| {
+            let slots_of = |cluster: &Arc<Cluster>| cluster.slots_of(NodeId::at(run.at.node));
+            f64::from(self.settings.cluster.as_ref().map_or(1, slots_of))
+        };
+        let mut left = ledger.draw() * runs.iter().map(slots).sum::<f64>();
+        let is_drawn = |run: &Run| {
+            left -= slots(run);
+            left < 0.0
+        };
+        runs.iter().position(is_drawn).unwrap_or_default()
+    }
+
     /// Sends a request in parts that has just been split, and been charged and admitted as one.
     ///
     /// # Errors
@@ -118,7 +152,8 @@ impl<W: Wire> Service<W> {
             CacheRole::MarkWrite(mark) => Some(mark),
             CacheRole::None | CacheRole::LeadFlight(_) | CacheRole::QueryTtl(_) | CacheRole::Part(_) => None,
         };
-        let joined = Joined::new(join, &buffers.runs, mark);
+        let preferred = if join == Join::Any { self.draw_part(&buffers.runs, ledger) } else { 0 };
+        let joined = Joined::new(join, &buffers.runs, preferred, mark);
         let parts = Parts::all_sent(joined.runs().len());
         let split = Rc::new(Split::of_joined(slot.seq, charged, CostFeatures::of::<W>(request), joined));
         if permits != 0 {
@@ -209,8 +244,13 @@ impl<W: Wire> Service<W> {
             match W::part_reply(joined.join, joined.keys_of(part), given) {
                 Some(PartReply::Values(at)) => values = &given[at..],
                 Some(PartReply::Number(number)) => joined.add(number),
-                Some(PartReply::Whole) if is_whole && joined.is_alike(given) => {}
-                Some(PartReply::Whole) | None => {
+                Some(PartReply::Counted(number, at)) => {
+                    joined.add(number);
+                    values = &given[at..];
+                }
+                Some(PartReply::Whole) if is_whole && joined.merge(part, given, false) => {}
+                Some(PartReply::Nothing) if is_whole && joined.merge(part, given, true) => {}
+                Some(PartReply::Whole | PartReply::Nothing) | None => {
                     let error = if given.first() == Some(&b'-') { given } else { UNREADABLE };
                     self.metrics.count(Event::PartFailed);
                     joined.declines(part, error);
@@ -222,9 +262,9 @@ impl<W: Wire> Service<W> {
             return;
         }
         let replies = &mut client.conversation.borrow_mut().replies;
-        if joined.join == Join::Values && !joined.has_failed() {
+        if joined.join.has_values() && !joined.has_failed() {
             replies.part(seq, values);
-            if joined.hold(values.len()) > MOST_HELD && !joined.is_begun() {
+            if joined.hold(values.len()) > MOST_HELD && !joined.is_begun() && joined.may_begin() {
                 begin::<W>(replies, split.own, joined);
             }
         }
@@ -339,7 +379,8 @@ fn begin<W: Wire>(replies: &mut Replies, own: SeqNo, joined: &Joined<Mark>) {
     joined.begins();
     let mut ahead = Vec::new();
     W::joined(joined.join, joined.keys(), joined.sum(), &mut ahead);
-    replies.part(own, if joined.join == Join::Same { joined.reply() } else { &ahead });
+    replies.part(own, &ahead);
+    replies.part(own, &joined.reply());
     replies.whole(own);
 }
 

@@ -74,7 +74,7 @@ impl<W: Wire> Service<W> {
                 }
             }
             Placed::Anywhere => Target::One(self.any_node(client, now)),
-            Placed::Everywhere(_) | Placed::Nowhere => Target::Nowhere,
+            Placed::Everywhere(_) | Placed::InTurn | Placed::Nowhere => Target::Nowhere,
         }
     }
 
@@ -95,6 +95,7 @@ impl<W: Wire> Service<W> {
             Err(Target::CrossSlot) => self.split_by_slot(cluster, client, request, bytes, now),
             Err(target) => match W::placed(request, bytes) {
                 Placed::Everywhere(join) => self.split_to_all(cluster, bytes, join),
+                Placed::InTurn => self.split_scan(cluster, request, bytes),
                 Placed::AtKeys(_) | Placed::Anywhere | Placed::Nowhere => target,
             },
         }

@@ -217,7 +217,7 @@ pub(super) fn slot_of<W: Wire>(request: &W::Request, bytes: &[u8]) -> Result<Opt
             Ok(first)
         }
         Placed::Anywhere => Ok(W::slot(request, bytes)),
-        Placed::Everywhere(_) | Placed::Nowhere => Err(Target::Nowhere),
+        Placed::Everywhere(_) | Placed::InTurn | Placed::Nowhere => Err(Target::Nowhere),
     }
 }
 

@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
-use self::parts::{Join, KeyPlace, PartBuffers, PartReply, Splits};
+pub(crate) use self::parts::Placed;
+use self::parts::{Join, KeyPlace, PartBuffers, PartReply};
 use crate::dispatcher::identity::LoginRequest;
 use crate::dispatcher::store_silence::PauseChange;
 use crate::protocol::deny::Deny;
@@ -116,8 +117,16 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     }
 
     /// Appends the reply to a request of so many keys whose parts' numbers have this sum; of one with values, what is ahead of them; of
-    /// one whose parts' replies are alike, nothing.
+    /// one that is one part's reply, nothing.
     fn joined(_join: Join, _keys: u32, _sum: u64, _out: &mut Vec<u8>) {}
+
+    /// The cursor of a scan of all keys; `None` if it has none that can be one.
+    fn scan_cursor(_request: &Self::Request, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
+
+    /// Appends a scan with another cursor; without one, a request that the store refuses for its cursor.
+    fn scan(_request: &Self::Request, _bytes: &[u8], _cursor: Option<u64>, _out: &mut Vec<u8>) {}
 
     /// The request that a part is; its reply has no end.
     fn part(_bytes: &[u8]) -> Option<Self::Request> {
@@ -311,19 +320,6 @@ pub(crate) struct ClusterView<'s> {
     pub(crate) is_resp3: bool,
     /// The slots whose node is known.
     pub(crate) served: usize,
-}
-
-/// The stores that can answer a request, where several share the keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placed {
-    /// The stores of its keys; where there are several it is split, or not.
-    AtKeys(Splits),
-    /// Each answers it alike.
-    Anywhere,
-    /// None alone: all are asked.
-    Everywhere(Join),
-    /// None alone.
-    Nowhere,
 }
 
 /// The route of a request that may pass.

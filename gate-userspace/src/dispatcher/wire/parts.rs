@@ -1,5 +1,7 @@
 //! Requests that are sent in parts, and how the replies to the parts become one.
 
+use crate::dispatcher::scan::ScanStep;
+
 /// The way in which the replies to the parts of a request become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Join {
@@ -13,6 +15,25 @@ pub(crate) enum Join {
     Total,
     /// Any of them: all are alike.
     Same,
+    /// One array of the values of all arrays.
+    Lists,
+    /// The least number at each place of arrays of digits: what is true at all stores.
+    Least,
+    /// One of them, that of no store which has nothing to say.
+    Any,
+    /// That of the store which a scan has come to, with the cursor of the scan in place of the store's own.
+    Scan(ScanStep),
+}
+
+impl Join {
+    /// True if the reply has the values of the parts' replies behind its beginning.
+    #[inline]
+    pub(crate) fn has_values(self) -> bool {
+        match self {
+            Self::Values | Self::Lists | Self::Scan(_) => true,
+            Self::InTurn | Self::Sum | Self::Total | Self::Same | Self::Least | Self::Any => false,
+        }
+    }
 }
 
 /// Requests of several keys that are sent in parts.
@@ -36,6 +57,21 @@ impl Splits {
             Self::Never => None,
         }
     }
+}
+
+/// The stores that can answer a request, where several share the keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// The stores of its keys; where there are several it is split, or not.
+    AtKeys(Splits),
+    /// Each answers it alike.
+    Anywhere,
+    /// None alone: all are asked.
+    Everywhere(Join),
+    /// None alone: one after the other is asked, as the request's cursor says.
+    InTurn,
+    /// None alone.
+    Nowhere,
 }
 
 /// The place of a key.
@@ -98,10 +134,14 @@ const BYTES_COPIED: usize = 8;
 pub(crate) enum PartReply {
     /// Values, behind so many bytes.
     Values(usize),
+    /// A number that is part of the reply's beginning, and values behind so many bytes.
+    Counted(u64, usize),
     /// A number.
     Number(u64),
     /// All of it.
     Whole,
+    /// All of it, which says that the store has nothing.
+    Nothing,
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 mod cluster;
 mod occupancy;
+mod scan;
 mod session;
 mod split;
 #[cfg(test)]
@@ -161,6 +162,14 @@ impl Codec for Resp {
 
     fn joined(join: Join, keys: u32, sum: u64, out: &mut Vec<u8>) {
         split::joined(join, keys, sum, out);
+    }
+
+    fn scan_cursor(request: &Request, bytes: &[u8]) -> Option<u64> {
+        scan::cursor(request, bytes)
+    }
+
+    fn scan(request: &Request, bytes: &[u8], cursor: Option<u64>, out: &mut Vec<u8>) {
+        scan::with_cursor(request, bytes, cursor, out);
     }
 
     fn may_run_code(request: &Request) -> bool {

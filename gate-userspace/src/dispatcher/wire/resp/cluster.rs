@@ -16,6 +16,10 @@ pub(super) fn placed(request: &Request, bytes: &[u8]) -> Placed {
     if let Some(join) = super::split::asks_all(request, bytes) {
         return Placed::Everywhere(join);
     }
+    // Without a cursor it is none, as any node says.
+    if request.command == SCAN && !request.streamed {
+        return if request.args > 1 { Placed::InTurn } else { Placed::Anywhere };
+    }
     match request.state {
         // Each is about the keys or the clients of one node, and would be taken for all of them.
         State::Monitor | State::Replication | State::Tracking | State::Pause => Placed::Nowhere,
@@ -192,11 +196,13 @@ const UNWATCH: Command = Command::named("unwatch");
 const CLUSTER: Command = Command::named("cluster");
 const READONLY: Command = Command::named("readonly");
 const READWRITE: Command = Command::named("readwrite");
+const SCAN: Command = Command::named("scan");
 const SPUBLISH: Command = Command::named("spublish");
 const SSUBSCRIBE: Command = Command::named("ssubscribe");
 
-/// Commands that are about the keys, the scripts or the state of all nodes: what one of them answers would be taken for all.
-const NOWHERE: [Command; 30] = [
+/// Commands that are about the keys, the scripts or the state of all nodes: what one of them answers would be taken for all. Those that
+/// a node of a cluster refuses by itself are not among them.
+const NOWHERE: [Command; 25] = [
     Command::named("acl|deluser"),
     Command::named("acl|load"),
     Command::named("acl|setuser"),
@@ -204,25 +210,20 @@ const NOWHERE: [Command; 30] = [
     Command::named("bgsave"),
     Command::named("dbsize"),
     Command::named("debug"),
-    Command::named("failover"),
     Command::named("flushall"),
     Command::named("flushdb"),
     Command::named("function"),
-    Command::named("function|dump"),
     Command::named("function|kill"),
     Command::named("keys"),
     Command::named("migrate"),
     Command::named("module"),
     Command::named("randomkey"),
-    Command::named("replicaof"),
     Command::named("save"),
     Command::named("scan"),
     Command::named("script"),
     Command::named("script|debug"),
     Command::named("script|kill"),
     Command::named("shutdown"),
-    Command::named("slaveof"),
-    Command::named("swapdb"),
     Command::named("wait"),
     Command::named("waitaof"),
     Command::named("client|kill"),
@@ -255,13 +256,17 @@ mod tests {
     #[test]
     fn a_request_goes_where_its_slot_is_or_nowhere() {
         let nowhere =
-            ["swapdb 0 1", "RANDOMKEY", "scan 0", "keys *", "client tracking on", "monitor", "wait 1 0"];
+            ["client tracking on", "monitor", "wait 1 0", "function kill", "script kill", "function", "save"];
         for line in nowhere {
             let (request, bytes) = request(line);
             assert_eq!(placed(&request, &bytes), Placed::Nowhere, "{line}");
         }
         for (line, about) in [
             ("ping", None),
+            ("swapdb 0 1", None),
+            ("scan", None),
+            ("function dump", None),
+            ("function list", None),
             ("publish c m", None),
             ("subscribe c", None),
             ("spublish foo m", Some(12_182)),
@@ -285,7 +290,15 @@ mod tests {
             ("flushdb", Placed::Everywhere(Join::Same)),
             ("script load x", Placed::Everywhere(Join::Same)),
             ("SCRIPT FLUSH", Placed::Everywhere(Join::Same)),
-            ("script exists x", Placed::Nowhere),
+            ("keys *", Placed::Everywhere(Join::Lists)),
+            ("RANDOMKEY", Placed::Everywhere(Join::Any)),
+            ("scan 0", Placed::InTurn),
+            ("SCAN x MATCH y", Placed::InTurn),
+            ("script exists x", Placed::Everywhere(Join::Least)),
+            ("function load x", Placed::Everywhere(Join::Same)),
+            ("FUNCTION DELETE x", Placed::Everywhere(Join::Same)),
+            ("function flush", Placed::Everywhere(Join::Same)),
+            ("function restore x", Placed::Everywhere(Join::Same)),
             ("script", Placed::Nowhere),
         ] {
             let (request, bytes) = request(line);

@@ -31,10 +31,16 @@ pub(super) fn asks_all(request: &Request, bytes: &[u8]) -> Option<Join> {
     match request.command {
         DBSIZE => Some(Join::Total),
         FLUSHALL | FLUSHDB => Some(Join::Same),
-        SCRIPT => {
+        KEYS => Some(Join::Lists),
+        RANDOMKEY => Some(Join::Any),
+        SCRIPT | FUNCTION => {
             let word = request.args(bytes).nth(1)?;
-            let is_for_all = word.eq_ignore_ascii_case(b"LOAD") || word.eq_ignore_ascii_case(b"FLUSH");
-            is_for_all.then_some(Join::Same)
+            let is = |words: &[&str]| words.iter().any(|one| word.eq_ignore_ascii_case(one.as_bytes()));
+            match request.command {
+                SCRIPT if is(&["EXISTS"]) => Some(Join::Least),
+                SCRIPT => is(&["LOAD", "FLUSH"]).then_some(Join::Same),
+                _ => is(&["LOAD", "DELETE", "FLUSH", "RESTORE"]).then_some(Join::Same),
+            }
         }
         _ => None,
     }
@@ -91,17 +97,45 @@ pub(super) fn part_reply(join: Join, keys: u32, reply: &[u8]) -> Option<PartRepl
             let (count, len) = number(b':', reply)?;
             (len == reply.len()).then_some(PartReply::Number(count))
         }
-        Join::Same => (!matches!(reply.first(), None | Some(b'-' | b'!'))).then_some(PartReply::Whole),
+        Join::Any if matches!(reply, b"$-1\r\n" | b"_\r\n") => Some(PartReply::Nothing),
+        Join::Same | Join::Any => {
+            (!matches!(reply.first(), None | Some(b'-' | b'!'))).then_some(PartReply::Whole)
+        }
+        Join::Least => (reply.first() == Some(&b'*')).then_some(PartReply::Whole),
+        Join::Lists => {
+            let (count, len) = number(b'*', reply)?;
+            Some(PartReply::Counted(count, len))
+        }
+        Join::Scan(step) => {
+            let (cursor, len) = node_cursor(reply)?;
+            Some(PartReply::Counted(step.cursor_behind(cursor)?, len))
+        }
     }
 }
 
 /// Appends the reply to the whole; of one with values, what is ahead of them.
 pub(super) fn joined(join: Join, keys: u32, sum: u64, out: &mut Vec<u8>) {
     let _ = match join {
-        Join::InTurn | Join::Same => Ok(()),
+        Join::InTurn | Join::Same | Join::Least | Join::Any => Ok(()),
         Join::Values => write!(out, "*{keys}\r\n"),
+        Join::Lists => write!(out, "*{sum}\r\n"),
+        Join::Scan(_) => {
+            let cursor = sum.to_string();
+            write!(out, "*2\r\n${}\r\n{cursor}\r\n", cursor.len())
+        }
         Join::Sum | Join::Total => write!(out, ":{sum}\r\n"),
     };
+}
+
+/// The cursor at the beginning of a node's reply to a scan, and the length of that beginning.
+fn node_cursor(reply: &[u8]) -> Option<(u64, usize)> {
+    let head = reply.strip_prefix(CURSOR_AND_KEYS)?;
+    let (len, start) = number(b'$', head)?;
+    let text = head.get(start..)?.get(..usize::try_from(len).ok()?)?;
+    let end = CURSOR_AND_KEYS.len() + start + text.len() + 2;
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let cursor = std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()?;
+    (reply.get(end - 2..end)? == b"\r\n").then_some((cursor, end))
 }
 
 /// The number in the first line of a reply, and the length of that.
@@ -113,6 +147,7 @@ fn number(kind: u8, reply: &[u8]) -> Option<(u64, usize)> {
     (reply.get(len - 1) == Some(&b'\n')).then_some((number, len))
 }
 
+const CURSOR_AND_KEYS: &[u8] = b"*2\r\n";
 const DEL: Command = Command::named("del");
 const EXISTS: Command = Command::named("exists");
 const MGET: Command = Command::named("mget");
@@ -122,6 +157,9 @@ const UNLINK: Command = Command::named("unlink");
 const DBSIZE: Command = Command::named("dbsize");
 const FLUSHALL: Command = Command::named("flushall");
 const FLUSHDB: Command = Command::named("flushdb");
+const FUNCTION: Command = Command::named("function");
+const KEYS: Command = Command::named("keys");
+const RANDOMKEY: Command = Command::named("randomkey");
 const SCRIPT: Command = Command::named("script");
 
 #[cfg(test)]
@@ -192,6 +230,14 @@ mod tests {
             (Join::Same, 2, "+OK\r\n", Some(PartReply::Whole)),
             (Join::Same, 2, "-OOM\r\n", None),
             (Join::InTurn, 2, "+OK\r\n", None),
+            (Join::Lists, 1, "*2\r\n$1\r\nx\r\n$1\r\ny\r\n", Some(PartReply::Counted(2, 4))),
+            (Join::Lists, 1, "*0\r\n", Some(PartReply::Counted(0, 4))),
+            (Join::Lists, 1, "-ERR no\r\n", None),
+            (Join::Least, 1, "*2\r\n:1\r\n:0\r\n", Some(PartReply::Whole)),
+            (Join::Least, 1, "-ERR no\r\n", None),
+            (Join::Any, 1, "$1\r\nx\r\n", Some(PartReply::Whole)),
+            (Join::Any, 1, "$-1\r\n", Some(PartReply::Nothing)),
+            (Join::Any, 1, "-ERR no\r\n", None),
         ] {
             assert_eq!(part_reply(join, keys, reply.as_bytes()), read, "{join:?} {reply}");
         }
@@ -200,6 +246,22 @@ mod tests {
             joined(join, 3, 2, &mut out);
             String::from_utf8(out).unwrap()
         };
-        assert_eq!([Join::Values, Join::Sum, Join::Same].map(whole), ["*3\r\n", ":2\r\n", ""]);
+        let whole = [Join::Values, Join::Sum, Join::Same, Join::Lists, Join::Any].map(whole);
+        assert_eq!(whole, ["*3\r\n", ":2\r\n", "", "*2\r\n", ""]);
+    }
+
+    #[test]
+    fn a_nodes_cursor_is_read_whole_or_not_at_all() {
+        for (reply, read) in [
+            ("*2\r\n$1\r\n0\r\n*0\r\n", Some((0, 11))),
+            ("*2\r\n$3\r\n128\r\n*1\r\n$1\r\na\r\n", Some((128, 13))),
+            ("*2\r\n$1\r\nx\r\n*0\r\n", None),
+            ("*2\r\n$0\r\n\r\n*0\r\n", None),
+            ("*2\r\n$9\r\n1\r\n", None),
+            ("*3\r\n$1\r\n0\r\n", None),
+            ("-ERR invalid cursor\r\n", None),
+        ] {
+            assert_eq!(node_cursor(reply.as_bytes()), read, "{reply}");
+        }
     }
 }
