@@ -291,6 +291,29 @@ fn what_belongs_to_a_connection_is_bound_to_its_first_key() -> Result<()> {
 }
 
 #[test]
+fn a_look_at_its_connection_binds_no_client_to_a_node() -> Result<()> {
+    let site = Site::new("")?;
+    let mut client = site.client()?;
+    for (look, name) in [("CLIENT ID", None), ("CLIENT GETNAME", Some("")), ("CLIENT GETNAME", Some("me"))] {
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            client.check(&format!("CLIENT SETNAME {name}"), "+OK\r\n")?;
+        }
+        let said = client.ask(look)?;
+        let is_it = match name {
+            None => said.starts_with(':'),
+            Some("") => said == "$-1\r\n",
+            Some(name) => said == bulk(name),
+        };
+        ensure!(is_it, "{look}: {said}");
+        for key in site.keys() {
+            client.check(&format!("SET {key} v"), "+OK\r\n")?;
+        }
+        client.check("DBSIZE", ":3\r\n")?;
+    }
+    Ok(())
+}
+
+#[test]
 fn no_request_is_lost_or_doubled_while_slots_are_resharded() -> Result<()> {
     let site = Site::new("")?;
     let ends = AtomicBool::new(false);

@@ -131,7 +131,7 @@ impl<W: Wire> Exchange<'_, W> {
             demand: Demand { bytes: bytes.len(), ..demand },
             tenant,
             client_tenant: self.client.tenant.get(),
-            effect: W::Session::effect(&request),
+            effect: self.effect(&request),
             changes_session: W::Session::changes_session(&request),
             login: login.filter(|_| instead.is_none()),
             has_one_reply: instead.is_some() || wants_replies.is_some() || W::has_one_answer(&request),
@@ -152,6 +152,14 @@ impl<W: Wire> Exchange<'_, W> {
                 || !self.service.may_ask(self.node, request, bytes)
         };
         W::route(request) != Route::Dedicated || self.service.settings.cluster.is_some() && is_of_other_node()
+    }
+
+    /// The effect of a request on the connection. One to a node of a cluster is not kept for the look at it: its client has keys at others.
+    fn effect(&self, request: &W::Request) -> Effect {
+        match self.service.settings.cluster {
+            Some(_) if W::Session::asks_for_connection(request) => Effect::None,
+            _ => W::Session::effect(request),
+        }
     }
 
     /// gate's answer to a request on a connection to a node of a cluster, if it has one.

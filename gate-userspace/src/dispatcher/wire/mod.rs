@@ -256,6 +256,11 @@ pub(crate) trait SessionState<R> {
         Effect::None
     }
 
+    /// True if it only asks which of the store's connections its client has: before several nodes there is none to keep.
+    fn asks_for_connection(_request: &R) -> bool {
+        false
+    }
+
     /// The change of the pause of the store's clients that a request asks for; `bytes` are all of it.
     fn pause(_request: &R, _bytes: &[u8]) -> Option<PauseChange> {
         None

@@ -63,6 +63,10 @@ impl SessionState<Request> for Resp {
         }
     }
 
+    fn asks_for_connection(request: &Request) -> bool {
+        [CLIENT_ID, GETNAME].contains(&request.command)
+    }
+
     fn pause(request: &Request, bytes: &[u8]) -> Option<PauseChange> {
         match request.command {
             PAUSE => {
@@ -112,7 +116,9 @@ impl SessionState<Request> for Resp {
 }
 
 const CLIENT: Command = Command::named("client");
+const CLIENT_ID: Command = Command::named("client|id");
 const CLIENT_INFO: Command = Command::named("client|info");
+const GETNAME: Command = Command::named("client|getname");
 const NO_EVICT: Command = Command::named("client|no-evict");
 const NO_TOUCH: Command = Command::named("client|no-touch");
 const REPLY: Command = Command::named("client|reply");
