@@ -61,7 +61,8 @@ impl<W: Wire> Service<W> {
         if self.in_cluster.get() {
             return Err(StoreError::Cluster.refusal());
         }
-        self.lines_to(node).check().map_err(|error| error.refusal())?;
+        let checked = self.lines_to(node).check();
+        checked.inspect_err(|_| self.ask_for_slots()).map_err(|error| error.refusal())?;
         let most = self.limits.get().max_dedicated;
         let most = MostSlots { unknown: most, known: usize::MAX, tenant: most };
         // A client that becomes another tenant's takes a new slot.
@@ -105,6 +106,7 @@ impl<W: Wire> Session<W> {
         {
             Ok(connection) => connection,
             Err(error) => {
+                service.ask_for_slots();
                 let reply = self.reply_store_error(error, first.as_ref(), service);
                 // It may have left.
                 let _ = write_all(self.socket(), &reply).await;

@@ -247,9 +247,7 @@ impl<W: Wire> Service<W> {
     /// A refusal, which is not counted.
     #[inline]
     pub(super) fn node_accepts(&self, client: &Session<W>, node: NodeId, now: Nanos) -> Result<(), Refusal> {
-        client.store(node).accepts(now).inspect_err(|_| {
-            self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
-        })
+        client.store(node).accepts(now).inspect_err(|_| self.ask_for_slots())
     }
 
     /// True if a request goes to a store now, with a permit; false if it waits in the queue.

@@ -127,6 +127,11 @@ impl<W: Wire> Service<W> {
         }
     }
 
+    /// Asks for the slots of its cluster, if it has one: a node is not there, and another may have its slots.
+    pub(super) fn ask_for_slots(&self) {
+        self.settings.cluster.iter().for_each(|cluster| cluster.ask_refresh());
+    }
+
     /// Reads the slots of its cluster, for ever.
     pub(crate) async fn follow_slots(self: Rc<Self>) {
         let Some(cluster) = self.settings.cluster.clone() else { return };
