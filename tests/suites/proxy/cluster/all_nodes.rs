@@ -194,6 +194,13 @@ fn all_primaries_answer_as_one() -> Result<()> {
             site.cluster.client(place)?.check("FUNCTION LIST", "*0\r\n")?;
         }
     }
+    client.check("BGSAVE", "+Background saving started\r\n")?;
+    wait_until("all nodes have saved", || {
+        (0..3).try_fold(true, |all, place| {
+            let info = site.cluster.client(place)?.ask("INFO persistence")?;
+            Ok(all && info.contains("rdb_saves:1\r"))
+        })
+    })?;
     // What has no meaning in a cluster is refused as by a node.
     let mut node = site.cluster.client(0)?;
     for line in ["SWAPDB 0 1", "SELECT 1", "REPLICAOF NO ONE", "FAILOVER"] {

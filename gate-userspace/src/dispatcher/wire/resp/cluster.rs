@@ -202,12 +202,10 @@ const SSUBSCRIBE: Command = Command::named("ssubscribe");
 
 /// Commands that are about the keys, the scripts or the state of all nodes: what one of them answers would be taken for all. Those that
 /// a node of a cluster refuses by itself are not among them.
-const NOWHERE: [Command; 25] = [
+const NOWHERE: [Command; 22] = [
     Command::named("acl|deluser"),
     Command::named("acl|load"),
     Command::named("acl|setuser"),
-    Command::named("bgrewriteaof"),
-    Command::named("bgsave"),
     Command::named("dbsize"),
     Command::named("debug"),
     Command::named("flushall"),
@@ -218,7 +216,6 @@ const NOWHERE: [Command; 25] = [
     Command::named("migrate"),
     Command::named("module"),
     Command::named("randomkey"),
-    Command::named("save"),
     Command::named("scan"),
     Command::named("script"),
     Command::named("script|debug"),
@@ -256,7 +253,7 @@ mod tests {
     #[test]
     fn a_request_goes_where_its_slot_is_or_nowhere() {
         let nowhere =
-            ["client tracking on", "monitor", "wait 1 0", "function kill", "script kill", "function", "save"];
+            ["client tracking on", "monitor", "wait 1 0", "function kill", "script kill", "function"];
         for line in nowhere {
             let (request, bytes) = request(line);
             assert_eq!(placed(&request, &bytes), Placed::Nowhere, "{line}");
@@ -298,6 +295,7 @@ mod tests {
             ("function load x", Placed::Everywhere(Join::Same)),
             ("FUNCTION DELETE x", Placed::Everywhere(Join::Same)),
             ("function flush", Placed::Everywhere(Join::Same)),
+            ("bgsave", Placed::Everywhere(Join::Same)),
             ("function restore x", Placed::Everywhere(Join::Same)),
             ("script", Placed::Nowhere),
         ] {

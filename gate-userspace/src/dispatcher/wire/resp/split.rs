@@ -30,7 +30,7 @@ pub(super) fn asks_all(request: &Request, bytes: &[u8]) -> Option<Join> {
     }
     match request.command {
         DBSIZE => Some(Join::Total),
-        FLUSHALL | FLUSHDB => Some(Join::Same),
+        FLUSHALL | FLUSHDB | SAVE | BGSAVE | BGREWRITEAOF => Some(Join::Same),
         KEYS => Some(Join::Lists),
         RANDOMKEY => Some(Join::Any),
         SCRIPT | FUNCTION => {
@@ -157,9 +157,12 @@ const UNLINK: Command = Command::named("unlink");
 const DBSIZE: Command = Command::named("dbsize");
 const FLUSHALL: Command = Command::named("flushall");
 const FLUSHDB: Command = Command::named("flushdb");
+const BGREWRITEAOF: Command = Command::named("bgrewriteaof");
+const BGSAVE: Command = Command::named("bgsave");
 const FUNCTION: Command = Command::named("function");
 const KEYS: Command = Command::named("keys");
 const RANDOMKEY: Command = Command::named("randomkey");
+const SAVE: Command = Command::named("save");
 const SCRIPT: Command = Command::named("script");
 
 #[cfg(test)]
