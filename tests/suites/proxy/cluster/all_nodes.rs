@@ -33,7 +33,7 @@ fn filled(keys: usize) -> Result<Site> {
 }
 
 /// The cursor and the keys of a reply to `SCAN`.
-fn read(reply: &str) -> Result<(u64, Vec<String>)> {
+pub(super) fn scanned(reply: &str) -> Result<(u64, Vec<String>)> {
     let mut lines = reply.lines();
     ensure!(lines.next() == Some("*2") && lines.next().is_some_and(|line| line.starts_with('$')), "{reply}");
     let cursor = lines.next().context("no cursor")?.parse()?;
@@ -49,7 +49,7 @@ fn scan(client: &mut Client, options: &str, from: u64) -> Result<(BTreeMap<Strin
     let mut cursor = from;
     let mut requests = 0;
     loop {
-        let (next, found) = read(&client.ask(&format!("SCAN {cursor} {options}"))?)?;
+        let (next, found) = scanned(&client.ask(&format!("SCAN {cursor} {options}"))?)?;
         requests += 1;
         found.into_iter().for_each(|key| *keys.entry(key).or_default() += 1);
         if next == 0 {
@@ -116,7 +116,7 @@ fn a_cursor_from_elsewhere_begins_its_slots_node_anew() -> Result<()> {
     let mut cursor = 0;
     for turn in 0.. {
         let client = if turn % 2 == 0 { &mut client } else { &mut at_other };
-        let (next, found) = read(&client.ask(&format!("SCAN {cursor}"))?)?;
+        let (next, found) = scanned(&client.ask(&format!("SCAN {cursor}"))?)?;
         found.into_iter().for_each(|key| *keys.entry(key).or_default() += 1);
         cursor = next;
         if cursor == 0 {
@@ -234,7 +234,7 @@ fn a_dead_node_stops_a_scan_where_its_keys_begin() -> Result<()> {
         if said.starts_with('-') {
             break said;
         }
-        let (next, keys) = read(&said)?;
+        let (next, keys) = scanned(&said)?;
         found.extend(keys);
         cursor = next;
         ensure!(cursor != 0, "its keys are missing");

@@ -1,7 +1,7 @@
 //! Primaries that are killed, paused or told to go, under load: their replicas take over, and no client loses or doubles a write but
 //! by what Redis itself loses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,6 +11,7 @@ use gate_tests::redis_cluster::{Client, RedisCluster};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
+use super::all_nodes::scanned;
 use super::{EVERYONE, Site, bulk};
 
 /// A node that is silent for so long is down; one that has to wait for a processor is not.
@@ -52,7 +53,7 @@ impl Load {
         })
     }
 
-    /// One client: counts up its keys, each twice, over and over, and reads what becomes of that while the next are on their way.
+    /// One client: counts up its keys, each twice, and reads their names between, over and over, while the next requests are on their way.
     fn client(
         &self,
         number: usize,
@@ -61,8 +62,15 @@ impl Load {
     ) -> Result<BTreeMap<String, Count>> {
         let mut counts = BTreeMap::<String, Count>::new();
         let mut last = BTreeMap::<String, u64>::new();
-        let twice = || keys.iter().flat_map(|key| [key, key]);
-        let lines: Vec<_> = twice().map(|(key, _)| format!("INCR {key}")).collect();
+        for (key, _) in keys {
+            client.check(&format!("SET {{{key}}}:name {key}"), "+OK\r\n")?;
+        }
+        let each = || keys.iter().flat_map(|key| [(key, true), (key, false), (key, true)]);
+        let line = |((key, _), adds): (&(String, bool), bool)| match adds {
+            true => format!("INCR {key}"),
+            false => format!("GET {{{key}}}:name"),
+        };
+        let lines: Vec<_> = each().map(line).collect();
         client.send(&lines)?;
         let mut is_last = false;
         while !is_last {
@@ -70,8 +78,12 @@ impl Load {
             if !is_last {
                 client.send(&lines)?;
             }
-            for (key, is_lost) in twice() {
+            for ((key, is_lost), adds) in each() {
                 let said = client.reply()?;
+                if !adds && !said.starts_with('-') {
+                    ensure!(said == bulk(key), "{key}: {said}");
+                    continue;
+                }
                 let count = counts.entry(key.clone()).or_default();
                 let is_at_risk = self.is_at_risk.load(Ordering::SeqCst);
                 if let Some(value) = said.strip_prefix(':') {
@@ -87,7 +99,7 @@ impl Load {
                 }
                 let is_refused = ["-UNAVAILABLE ", "-UNCERTAIN ", "-CLUSTERDOWN ", "-TRYAGAIN "];
                 ensure!(is_refused.iter().any(|word| said.starts_with(word)), "{key}: {said}");
-                count.uncertain += u64::from(said.starts_with("-UNCERTAIN "));
+                count.uncertain += u64::from(adds && said.starts_with("-UNCERTAIN "));
                 let word = said.split(' ').next().unwrap_or_default().to_owned();
                 *self.refused.lock().expect("nobody has failed").entry(word).or_default() += 1;
                 if !*is_lost {
@@ -202,5 +214,54 @@ fn a_failover_by_hand_is_not_noticed() -> Result<()> {
         Ok(())
     })?;
     ensure!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+/// The replica has another order of the same keys: a cursor of its primary means nothing to it.
+#[test]
+fn a_scan_goes_on_over_a_failover_and_misses_no_key() -> Result<()> {
+    let cluster = RedisCluster::with_replicas(3)?;
+    let gate = Listening::gate_before_cluster(&cluster.addresses(), NEVER, EVERYONE)?;
+    let site = Site { cluster, gate };
+    site.knows_slots()?;
+    let mut client = site.client()?;
+    let keys: Vec<_> = (0..3_000).map(|number| format!("key:{number}")).collect();
+    client.send(&keys.iter().map(|key| format!("SET {key} v")).collect::<Vec<_>>())?;
+    for _ in &keys {
+        ensure!(client.reply()? == "+OK\r\n");
+    }
+    let mut node = site.cluster.client(1)?;
+    node.check(&format!("SET {} v", site.cluster.keys_at(1, 1)[0]), "+OK\r\n")?;
+    node.check("WAIT 1 20000", ":1\r\n")?;
+    let mut found = BTreeSet::new();
+    let mut cursor = 0;
+    let mut of_second = 0;
+    loop {
+        let said = client.ask(&format!("SCAN {cursor} COUNT 20"))?;
+        let (next, keys) = scanned(&said)?;
+        of_second += keys.iter().filter(|key| site.cluster.place(key) == 1).count();
+        found.extend(keys);
+        cursor = next;
+        // In the midst of the second primary's keys.
+        if of_second > 300 {
+            break;
+        }
+    }
+    site.cluster.nodes[1].signal(Signal::SIGKILL)?;
+    let mut replica = Client::of(&site.cluster.replicas[1])?;
+    wait_until("its replica is no primary", || Ok(replica.ask("ROLE")?.contains("master")))?;
+    while cursor != 0 {
+        let mut said = String::new();
+        wait_until("the scan does not go on", || {
+            said = client.ask(&format!("SCAN {cursor} COUNT 20"))?;
+            let is_refused = ["-UNAVAILABLE ", "-UNCERTAIN "].iter().any(|word| said.starts_with(word));
+            Ok(!is_refused)
+        })?;
+        let (next, keys) = scanned(&said)?;
+        found.extend(keys);
+        cursor = next;
+    }
+    let missed = keys.iter().filter(|key| !found.contains(*key)).count();
+    ensure!(missed == 0, "{missed} keys are missing");
     Ok(())
 }
