@@ -60,8 +60,10 @@ pub struct FleetShares {
     burst: Nanos,
     /// The deepest debt, as the time that it takes to pay.
     max_debt: Nanos,
-    /// The moment at which the bucket will be full again.
+    /// The moment at which the bucket will be full again, by [`FleetShares::clock`].
     full_at: Nanos,
+    /// True if nothing comes in with time: the bucket is full after [`FleetShares::reset`].
+    is_window: bool,
     /// Gates are held back before this.
     held_until: Nanos,
     boost: f64,
@@ -130,6 +132,7 @@ impl FleetShares {
             burst,
             max_debt,
             full_at: Nanos::ZERO,
+            is_window: false,
             held_until: Nanos::ZERO,
             boost: 1.0,
             reported: Nanos::ZERO,
@@ -140,13 +143,25 @@ impl FleetShares {
         }
     }
 
+    /// Has the bucket fill with time, or at once when a window begins ([`FleetShares::reset`]). What has been taken out of it is still out.
+    pub fn set_window(&mut self, now: Nanos, is_window: bool) {
+        let out = self.full_in(now);
+        self.is_window = is_window;
+        self.full_at = self.clock(now).saturating_add(out);
+    }
+
+    /// The clock of the bucket: that of a window stands still.
+    fn clock(&self, now: Nanos) -> Nanos {
+        if self.is_window { Nanos::ZERO } else { now }
+    }
+
     /// Changes the limit. What has been taken out of the bucket is still out.
     pub fn change(&mut self, now: Nanos, rate: Rate, burst: Nanos, max_debt: Nanos) {
         let rate = rate.max(Rate::SLOWEST);
         let out = u128::from(self.full_in(now).0) * u128::from(self.rate.nano()) / u128::from(rate.nano());
         (self.rate, self.burst, self.max_debt) = (rate, burst, max_debt);
         self.division.due = 0;
-        self.fill(now, now.saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX))));
+        self.fill(now, self.clock(now).saturating_add(Nanos(u64::try_from(out).unwrap_or(u64::MAX))));
     }
 
     /// Fills the bucket, forgives any debt, and holds nobody back. Demands and grants stay: gates go on by what they were told last.
@@ -158,25 +173,25 @@ impl FleetShares {
     /// Puts back into the bucket what somebody took and did not use; it is never fuller than full.
     pub fn give_back(&mut self, now: Nanos, amount: u64) {
         let out = self.full_in(now).saturating_sub(self.time_for(amount));
-        self.full_at = self.full_at.min(now.saturating_add(out));
+        self.full_at = self.full_at.min(self.clock(now).saturating_add(out));
     }
 
     /// The time until the bucket is full.
     #[must_use]
     pub fn full_in(&self, now: Nanos) -> Nanos {
-        self.full_at.saturating_sub(now)
+        self.full_at.saturating_sub(self.clock(now))
     }
 
     /// Takes in what somebody else knows: it is at least so long until the bucket is full.
     pub fn add_debt(&mut self, now: Nanos, full_in: Nanos) {
-        self.fill(now, self.full_at.max(now.saturating_add(full_in)));
+        self.fill(now, self.full_at.max(self.clock(now).saturating_add(full_in)));
     }
 
     /// Sets when the bucket is full: then, or as late as may be.
     fn fill(&mut self, now: Nanos, full_at: Nanos) {
         let each = u64::from(LEAST_BURST.0).saturating_mul(self.gates.len().max(1) as u64);
         let debt = self.max_debt.min(LONGEST_DEBT).max(CORRECTION).max(self.time_for(each));
-        self.full_at = full_at.min(now.saturating_add(self.burst).saturating_add(debt));
+        self.full_at = full_at.min(self.clock(now).saturating_add(self.burst).saturating_add(debt));
     }
 
     /// The content of the bucket in thousandths of a request unit, below zero in debt.
@@ -194,7 +209,7 @@ impl FleetShares {
     /// True if it holds nothing that a new one would not.
     #[must_use]
     pub fn is_idle(&self, now: Nanos) -> bool {
-        self.full_at <= now && !self.is_held_back(now) && self.granted == 0.0
+        self.full_in(now) == Nanos::ZERO && !self.is_held_back(now) && self.granted == 0.0
     }
 
     /// The gates that it knows, in the order of their numbers: what each is asked for a second, and the proportion that it has
@@ -241,7 +256,7 @@ impl FleetShares {
         // Used at any time since the last report, perhaps only just now. As of its beginning, what came in since would be credited
         // although the bucket may have been full; as of now, it would be lost although it may have been used.
         let credited = Nanos(used.within.min(Nanos::from_secs(1)).0 / CREDITED);
-        let start = self.full_at.max(now.saturating_sub(credited));
+        let start = self.full_at.max(self.clock(now).saturating_sub(credited));
         self.fill(now, start.saturating_add(self.time_for(used.charged)));
         self.count_demand(gate, now, used);
 
@@ -294,7 +309,7 @@ impl FleetShares {
         let nano = self.rate.nano() as f64 * proportion * factor.max(0.0) * self.boost;
         let burst = self.per_sec() * proportion * fraction(self.burst, Nanos::from_secs(1));
         Share::Part {
-            reject_until: reject_until(self.full_at, self.burst),
+            reject_until: reject_until(now.saturating_add(self.full_in(now)), self.burst),
             rate: Rate::from_nano(nano as u64).max(self.slowest_share()),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
@@ -337,7 +352,7 @@ impl FleetShares {
 
     /// The content of the bucket, below zero in debt, as the time in which it comes in, in nanoseconds.
     fn level(&self, now: Nanos) -> f64 {
-        self.burst.0 as f64 - self.full_at.saturating_sub(now).0 as f64
+        self.burst.0 as f64 - self.full_in(now).0 as f64
     }
 
     /// The time in which so many thousandths of a request unit come in.

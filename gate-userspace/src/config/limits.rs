@@ -1,15 +1,17 @@
 //! `[[limit]]`: names, or patterns of names, and their quotas.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gate_common::units::{MilliRu, Nanos};
+use jiff::tz::TimeZone;
 
 use super::buckets::FEW;
 use super::parsers::{one_of, time};
 use super::raw::Section;
 use super::units::{self, Wrong};
 use super::values::Mode;
-use crate::limits::{Limits, Pattern, Rule, Rules};
+use crate::limits::{Calendar, Limits, Pattern, Period, Rule, Rules};
 use crate::policy::rate::Rate;
 
 /// Reads every `[[limit]]` of a document.
@@ -21,14 +23,16 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
             section.fault("name", format!("is one too many: there may be {MAX_LIMITS}"));
         }
         let pattern = section.need("name", "\"shop/user=*\"", pattern);
-        let limits = limits(&mut section);
+        let (limits, calendar) = limits(&mut section);
         let is_shadow = section.get("mode", one_of(&Mode::WRITTEN)) == Some(Mode::Shadow);
         if let Some(pattern) = pattern {
             if let Some(line) = lines.get(&pattern) {
                 section.fault("name", format!("is taken, on line {line}"));
             } else {
                 lines.insert(pattern.clone(), section.line("name"));
-                rules.add(Rule { pattern, limits, is_shadow }).expect("no two patterns are the same");
+                rules
+                    .add(Rule { pattern, limits, is_shadow, calendar })
+                    .expect("no two patterns are the same");
             }
         }
         section.finish();
@@ -40,12 +44,16 @@ fn pattern(text: &str) -> Result<Pattern, Wrong> {
     Pattern::parse(text).map_err(|error| error.to_string())
 }
 
-/// A bucket, into which a request for one request unit has to fit.
-fn limits(section: &mut Section<'_>) -> Limits {
+/// A bucket, into which a request for one request unit has to fit, and the windows in which it counts.
+fn limits(section: &mut Section<'_>) -> (Limits, Option<Arc<Calendar>>) {
     let quota = section.need("quota", "\"5000 RU/s\" or \"5/day\"", quota).unwrap_or(Quota::Banned);
     let burst = section.get("burst", time(BURST_RANGE));
     let max_debt = section.get("max_debt", time(DEBT_RANGE));
-    let limits = quota.limits(burst, max_debt);
+    let calendar = calendar(section, quota);
+    let limits = match (calendar.is_some(), quota) {
+        (true, Quota::Within(milli, _, Some(period))) => Limits::in_window(milli, period),
+        _ => quota.limits(burst, max_debt),
+    };
     if section.is_sound() && quota != Quota::Banned && limits.dearest() < MilliRu::ONE_RU.0.into() {
         let takes = Nanos(limits.rate.time_for(MilliRu::ONE_RU.0.into()));
         let burst = Nanos(limits.burst_ns);
@@ -58,8 +66,51 @@ fn limits(section: &mut Section<'_>) -> Limits {
             ),
         );
     }
-    limits
+    (limits, calendar)
 }
+
+/// The windows of the calendar in which a limit counts; `None` if it is a bucket that fills evenly.
+fn calendar(section: &mut Section<'_>, quota: Quota) -> Option<Arc<Calendar>> {
+    let is_calendar = section.get("window", one_of(&WINDOWS)) == Some(true);
+    let zone = section.get("zone", zone);
+    if !is_calendar {
+        if section.has("zone") {
+            section.fault("zone", "is for window = \"calendar\"".to_owned());
+        }
+        return None;
+    }
+    for key in ["burst", "max_debt"] {
+        if section.has(key) {
+            section.fault(
+                key,
+                "is for buckets that fill evenly; a window of the calendar begins with its whole quota"
+                    .to_owned(),
+            );
+        }
+    }
+    match quota {
+        Quota::Within(milli, ..) if milli > Limits::MOST_IN_WINDOW => {
+            section.fault("quota", format!("must be at most {} in a window", Limits::MOST_IN_WINDOW / 1_000));
+            None
+        }
+        Quota::Within(_, _, Some(period)) => {
+            Some(Arc::new(Calendar::new(period, zone.unwrap_or(TimeZone::UTC))))
+        }
+        Quota::Within(..) | Quota::PerSecond(_) | Quota::Unlimited | Quota::Banned => {
+            let example = "needs a quota in a time of the calendar, e.g. \"5/day\" (/min, /hour, /day, /week, /month, /year)";
+            section.fault("window", example.to_owned());
+            None
+        }
+    }
+}
+
+fn zone(text: &str) -> Result<TimeZone, Wrong> {
+    Calendar::zone(text)
+        .ok_or_else(|| "is no time zone that is known, e.g. \"Europe/Berlin\" or \"UTC\"".to_owned())
+}
+
+/// True for windows of the calendar.
+const WINDOWS: [(&str, bool); 2] = [("sliding", false), ("calendar", true)];
 
 /// A warning of limits whose bursts hold only a few request units.
 #[must_use]
@@ -96,8 +147,8 @@ enum Quota {
     Unlimited,
     /// `5000 RU/s`: thousandths of a request unit per second, of which 100 ms may be saved up.
     PerSecond(u64),
-    /// `5/day`: thousandths of a request unit in a time, all of which may be saved up.
-    Within(u64, Nanos),
+    /// `5/day`: thousandths of a request unit in a time, all of which may be saved up; and that time in the calendar.
+    Within(u64, Nanos, Option<Period>),
 }
 
 impl Quota {
@@ -109,14 +160,14 @@ impl Quota {
                 let burst = burst.unwrap_or(Nanos::from_millis(100));
                 (Rate::per_sec(milli), burst.0, max_debt.unwrap_or(Nanos(2 * burst.0)))
             }
-            Self::Within(milli, time) => {
+            Self::Within(milli, time, _) => {
                 let rate = Rate::within(milli, time);
                 // All of it, although the rate is rounded down.
                 let burst = burst.map_or(rate.time_for(milli), |burst| burst.0);
                 (rate, burst, max_debt.unwrap_or(Nanos::ZERO))
             }
         };
-        Limits { rate, burst_ns: burst, max_debt_ns: max_debt.0 }
+        Limits { rate, burst_ns: burst, max_debt_ns: max_debt.0, window: None }
     }
 }
 
@@ -133,25 +184,25 @@ fn quota(text: &str) -> Result<Quota, Wrong> {
         return Ok(units::ru_rate(text)?.map_or(Quota::Unlimited, Quota::PerSecond));
     }
     let (amount, unit) = text.split_once('/').ok_or_else(wrong)?;
-    let &(.., time) = PERIODS.iter().find(|(names, _)| names.contains(&unit)).ok_or_else(wrong)?;
+    let &(_, period, time) = PERIODS.iter().find(|(names, ..)| names.contains(&unit)).ok_or_else(wrong)?;
     let milli = units::amount(amount.trim_end_matches("RU").trim_end()).map_err(|_| wrong())?;
     match Rate::within(milli, time) {
         Rate::NONE => Err("must be above 0; \"0\" alone refuses everything".to_owned()),
         Rate::FASTEST => Err("must be less than 1000000000 RU/s, or \"unlimited\"".to_owned()),
-        _ => Ok(Quota::Within(milli, time)),
+        _ => Ok(Quota::Within(milli, time, period)),
     }
 }
 
 const DAY: u64 = 86_400;
 /// A month is 30 days.
-const PERIODS: [(&[&str], Nanos); 7] = [
-    (&["s", "sec", "second"], Nanos::from_secs(1)),
-    (&["min", "minute"], Nanos::from_secs(60)),
-    (&["h", "hour"], Nanos::from_secs(3_600)),
-    (&["d", "day"], Nanos::from_secs(DAY)),
-    (&["week"], Nanos::from_secs(7 * DAY)),
-    (&["month"], Nanos::from_secs(30 * DAY)),
-    (&["year"], Nanos::from_secs(365 * DAY)),
+const PERIODS: [(&[&str], Option<Period>, Nanos); 7] = [
+    (&["s", "sec", "second"], None, Nanos::from_secs(1)),
+    (&["min", "minute"], Some(Period::Minute), Nanos::from_secs(60)),
+    (&["h", "hour"], Some(Period::Hour), Nanos::from_secs(3_600)),
+    (&["d", "day"], Some(Period::Day), Nanos::from_secs(DAY)),
+    (&["week"], Some(Period::Week), Nanos::from_secs(7 * DAY)),
+    (&["month"], Some(Period::Month), Nanos::from_secs(30 * DAY)),
+    (&["year"], Some(Period::Year), Nanos::from_secs(365 * DAY)),
 ];
 /// The longest is a year; a bucket goes by the time that it takes to fill.
 const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(366 * DAY));
@@ -228,6 +279,56 @@ mod tests {
             ("0 RU/s", "must be above 0"),
         ] {
             assert!(read(quota, "").unwrap_err().contains(fault), "{quota}: {:?}", read(quota, ""));
+        }
+    }
+
+    #[test]
+    fn a_window_of_the_calendar_is_read_with_its_zone() {
+        let read = |more: &str| {
+            parse(&format!("[[limit]]\nname = \"a\"\n{more}")).map(|rules| rules.list()[0].clone())
+        };
+        let rule = read("quota = \"5/day\"\nwindow = \"calendar\"\nzone = \"Europe/Berlin\"\n").unwrap();
+        assert_eq!(rule.limits, Limits::in_window(5_000, Period::Day));
+        assert_eq!(
+            (rule.limits.dearest(), rule.limits.evenly().rate),
+            (5_000, Rate::within(5_000, Nanos::from_secs(DAY)))
+        );
+        let berlin = Calendar::new(Period::Day, Calendar::zone("Europe/Berlin").unwrap());
+        assert_eq!(rule.calendar.as_deref(), Some(&berlin));
+        let in_utc = read("quota = \"100/min\"\nwindow = \"calendar\"\n").unwrap();
+        assert_eq!(in_utc.calendar.as_deref(), Some(&Calendar::new(Period::Minute, TimeZone::UTC)));
+        let sliding = read("quota = \"5/day\"\nwindow = \"sliding\"\n").unwrap();
+        assert_eq!((sliding.limits.window, sliding.calendar), (None, None));
+        for (more, fault) in [
+            (
+                "quota = \"5 RU/s\"\nwindow = \"calendar\"\n",
+                "limit[0].window = \"calendar\": needs a quota in a time",
+            ),
+            (
+                "quota = \"5/s\"\nwindow = \"calendar\"\n",
+                "limit[0].window = \"calendar\": needs a quota in a time",
+            ),
+            (
+                "quota = \"20_000_000_000/day\"\nwindow = \"calendar\"\n",
+                "must be at most 10000000000 in a window",
+            ),
+            (
+                "quota = \"0\"\nwindow = \"calendar\"\n",
+                "limit[0].window = \"calendar\": needs a quota in a time",
+            ),
+            ("quota = \"5/day\"\nwindow = \"weekly\"\n", "must be \"sliding\" or \"calendar\""),
+            ("quota = \"5/day\"\nzone = \"UTC\"\n", "limit[0].zone = \"UTC\": is for window"),
+            (
+                "quota = \"5/day\"\nwindow = \"calendar\"\nzone = \"Europe/Atlantis\"\n",
+                "is no time zone that is known",
+            ),
+            (
+                "quota = \"5/day\"\nwindow = \"calendar\"\nburst = \"7d\"\n",
+                "limit[0].burst = \"7d\": is for buckets",
+            ),
+        ] {
+            let faults = read(more).unwrap_err();
+            assert!(faults.join("\n").contains(fault), "{more}: {faults:?}");
         }
     }
 

@@ -15,7 +15,7 @@ use crate::envoy::{Counters, Listener, Server};
 use crate::fleet::gate::names::{NAME_BYTES, SharedNames, Times};
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
-use crate::limits::Table;
+use crate::limits::{Table, WallClock};
 
 /// The server, and what others read of it.
 pub(super) struct EnvoyServer {
@@ -57,6 +57,7 @@ impl EnvoyServer {
         };
         let memory = usize::try_from(envoy.memory).unwrap_or(usize::MAX);
         let table = Arc::new(Table::new(Arc::new(config.limits.clone()), memory, book.is_some()));
+        table.set_clock(WallClock::at(clock::monotonic(), clock::unix_millis()));
         let counters = Arc::<Counters>::default();
         let started: io::Result<_> =
             Server::start(listener, Arc::clone(maps), Arc::clone(&table), Arc::clone(&counters));
@@ -66,8 +67,10 @@ impl EnvoyServer {
 
     /// Brings what names were charged to their limits' owners, and what these have said to the names; `now` is on gate's clock.
     pub(super) fn exchange(&mut self, now: Nanos) {
+        let monotonic = clock::monotonic();
+        self.table.set_clock(WallClock::at(monotonic, clock::unix_millis()));
         if let Some((names, book)) = &mut self.shared {
-            names.exchange(&mut book.lock(), Times { gate: now, monotonic: clock::monotonic() });
+            names.exchange(&mut book.lock(), Times { gate: now, monotonic });
         }
     }
 

@@ -149,7 +149,7 @@ impl Quotas {
             if let (Demand::GiveBack(cost), false) = (plan.demand, is_refused) {
                 match plan.tenant {
                     Some(tenant) => tenants.give_back(tenant, cost),
-                    None => self.give_back(plan, cost),
+                    None => self.give_back(plan, cost, now),
                 }
             }
             let level = plan.tenant.and_then(|tenant| tenants.level(tenant, now));
@@ -211,10 +211,10 @@ impl Quotas {
         }
     }
 
-    fn give_back(&self, plan: &Plan, cost: MilliRu) {
-        self.table.give_back(&plan.name, cost);
+    fn give_back(&self, plan: &Plan, cost: MilliRu, now: Nanos) {
+        self.table.give_back(&plan.name, cost, now);
         if let Some((lowered, _)) = &plan.lowered {
-            self.table.give_back(lowered, cost);
+            self.table.give_back(lowered, cost, now);
         }
     }
 

@@ -5,7 +5,7 @@ use gate_common::units::{NANOS_PER_SEC, Nanos};
 use super::wire::rls::Duration;
 use super::wire::rls::rate_limit_response::rate_limit::Unit;
 use super::wire::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use crate::limits::Standing;
+use crate::limits::{Limits, Period, Standing};
 use crate::policy::rate::Rate;
 
 /// The verdict on one descriptor.
@@ -49,16 +49,21 @@ pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
     };
     DescriptorStatus {
         code: code as i32,
-        current_limit: standing.and_then(|standing| limit(standing.limits.rate)),
+        current_limit: standing.and_then(|standing| limit(standing.limits)),
         limit_remaining: standing.map_or(0, |standing| requests(standing.remaining)),
         duration_until_reset: reset.map(whole_seconds),
     }
 }
 
-/// A rate as a whole number of requests in the shortest unit that holds it to one part in a hundred, else in the longest.
-fn limit(rate: Rate) -> Option<RateLimit> {
+/// The requests of a window; of a rate a whole number in the shortest unit that holds it to one part in a hundred, else in the longest.
+fn limit(limits: Limits) -> Option<RateLimit> {
+    let rate = limits.rate;
     if rate == Rate::UNLIMITED {
         return None;
+    }
+    if let Some(window) = limits.window {
+        let requests_per_unit = requests(rate.amount_in(limits.burst_ns));
+        return Some(RateLimit { requests_per_unit, unit: unit(window) as i32, ..RateLimit::default() });
     }
     // A rate is rounded down to a billionth of a request unit per second: within a month, to less than a thousandth.
     let per = |secs: u128| (u128::from(rate.nano()) * secs).div_ceil(1_000_000);
@@ -71,6 +76,17 @@ fn limit(rate: Rate) -> Option<RateLimit> {
     Some(RateLimit { requests_per_unit, unit: unit as i32, ..RateLimit::default() })
 }
 
+const fn unit(window: Period) -> Unit {
+    match window {
+        Period::Minute => Unit::Minute,
+        Period::Hour => Unit::Hour,
+        Period::Day => Unit::Day,
+        Period::Week => Unit::Week,
+        Period::Month => Unit::Month,
+        Period::Year => Unit::Year,
+    }
+}
+
 fn requests(milli_ru: u64) -> u32 {
     u32::try_from(milli_ru / 1_000).unwrap_or(u32::MAX)
 }
@@ -80,11 +96,12 @@ fn whole_seconds(time: Nanos) -> Duration {
     Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
-const UNITS: [(Unit, u128); 5] = [
+const UNITS: [(Unit, u128); 6] = [
     (Unit::Second, 1),
     (Unit::Minute, 60),
     (Unit::Hour, 3_600),
     (Unit::Day, 86_400),
+    (Unit::Week, 7 * 86_400),
     (Unit::Month, MONTH_SECS),
 ];
 const MONTH_SECS: u128 = 30 * 86_400;
@@ -95,28 +112,32 @@ mod tests {
 
     #[test]
     fn a_rate_is_a_whole_number_in_the_shortest_unit_that_says_it() {
+        let of = |rate| Limits { rate, ..Limits::new(1, 1) };
         for (milli, requests, unit) in [
             (5_000_000, 5_000, Unit::Second),
             (10_000, 10, Unit::Second),
             (1_500, 90, Unit::Minute),
             (100, 6, Unit::Minute),
             (333, 1_198, Unit::Hour),
-            (1, 2_592, Unit::Month),
+            (1, 604, Unit::Week),
         ] {
-            let limit = limit(Rate::per_sec(milli)).unwrap();
+            let limit = limit(of(Rate::per_sec(milli))).unwrap();
             assert_eq!((limit.requests_per_unit, limit.unit), (requests, unit as i32), "{milli}");
         }
         for (count, secs, requests, unit) in [
             (5, 86_400, 5, Unit::Day),
             (100, 86_400, 100, Unit::Day),
             (10, 3_600, 10, Unit::Hour),
+            (5, 7 * 86_400, 5, Unit::Week),
             (5, 30 * 86_400, 5, Unit::Month),
             (0, 1, 0, Unit::Month),
         ] {
-            let limit = limit(Rate::within(count * 1_000, Nanos::from_secs(secs))).unwrap();
+            let limit = limit(of(Rate::within(count * 1_000, Nanos::from_secs(secs)))).unwrap();
             assert_eq!((limit.requests_per_unit, limit.unit), (requests, unit as i32), "{count} in {secs} s");
         }
-        assert_eq!(limit(Rate::UNLIMITED), None);
+        assert_eq!(limit(Limits::UNLIMITED), None);
+        let window = limit(Limits::in_window(70_000, Period::Week)).unwrap();
+        assert_eq!((window.requests_per_unit, window.unit), (70, Unit::Week as i32));
     }
 
     #[test]

@@ -267,10 +267,12 @@ impl Shared {
         if self.quotas.is_shadowed() || rule.is_some_and(|rule| rule.is_shadow) {
             return divide(shares, Whole::Unlimited);
         }
-        let own = rule.map(|rule| rule.limits);
+        // A window's share is a bucket that fills evenly.
+        let own = rule.map(|rule| rule.limits.evenly());
         let Some((reservations, own)) = table.reservations().zip(own) else {
             let standing = table.standing(name, now);
-            let whole = standing.map_or(Whole::Unlimited, |standing| Whole::Limited(standing.limits));
+            let whole =
+                standing.map_or(Whole::Unlimited, |standing| Whole::Limited(standing.limits.evenly()));
             return divide(shares, whole);
         };
         reservations.assign(name, |reserved| {

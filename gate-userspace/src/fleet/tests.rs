@@ -1,6 +1,7 @@
 //! Gates and owners together, over connections that lose what they carry.
 
 mod absent;
+mod calendar;
 mod messages;
 mod moves;
 mod reserved;
@@ -114,6 +115,7 @@ fn the_whole_is_granted_below_the_limit_and_a_part_above_it() {
         burst: 100_000,
         max_debt: 3_600 * LIMIT,
         reject_for: Nanos::ZERO,
+        window: None,
     };
     assert_eq!(book.grant(line, at(100)), Some(whole));
     book.count(line, at(0), 200_000, 300_000);

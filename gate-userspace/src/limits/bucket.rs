@@ -55,9 +55,9 @@ pub(super) fn divided(limits: Limits, by: u32) -> Limits {
     }
     let burst = limits.rate.amount_in(limits.burst_ns);
     let part = (burst / u64::from(by)).max(u64::from(MilliRu::ONE_RU.0)).min(burst);
-    let rate = limits.rate.part(by.into());
+    let rate = if limits.window.is_some() { limits.rate } else { limits.rate.part(by.into()) };
     let rest = limits.dearest().saturating_sub(part);
-    Limits { rate, burst_ns: rate.time_for(part), max_debt_ns: rate.time_for(rest) }
+    Limits { rate, burst_ns: rate.time_for(part), max_debt_ns: rate.time_for(rest), window: limits.window }
 }
 
 /// A bucket: its word, its limits, and the refusals that were decided from outside.
@@ -66,12 +66,43 @@ pub(super) struct Bucket {
     tat: u64,
     limits: Limits,
     reject_until: Nanos,
+    /// The beginning of the window that it counts in, in Unix time; [`NO_WINDOW`] if it knows of none.
+    window: i64,
+    /// The end of that window.
+    ends: Nanos,
 }
 
 impl Bucket {
     /// A full one.
     pub(super) const fn full(limits: Limits) -> Self {
-        Self { tat: 0, limits, reject_until: Nanos::ZERO }
+        Self { tat: 0, limits, reject_until: Nanos::ZERO, window: NO_WINDOW, ends: Nanos::MAX }
+    }
+
+    /// Notes the present window and its end. True if another one has begun since the last time. A clock that was set back has the bucket count
+    /// on in the earlier window, and begin anew with the next one.
+    pub(super) fn turn(&mut self, (window, ends): (i64, Nanos)) -> bool {
+        self.ends = ends;
+        let before = std::mem::replace(&mut self.window, window);
+        before != NO_WINDOW && window > before
+    }
+
+    /// Begins to count anew, by these limits, in the same window.
+    pub(super) const fn begin(&mut self, limits: Limits) {
+        (self.tat, self.limits, self.reject_until) = (0, limits, Nanos::ZERO);
+    }
+
+    /// The clock of its word: that of a window stands still.
+    const fn clock(&self, now: Nanos) -> Nanos {
+        if self.limits.window.is_some() { Nanos::ZERO } else { now }
+    }
+
+    /// The time until a window ends, in the place of that in which something would come in.
+    fn wait(&self, wait: Nanos, now: Nanos) -> Nanos {
+        match self.limits.window {
+            None => wait,
+            Some(_) if self.window == NO_WINDOW => Nanos::ZERO,
+            Some(_) => self.ends.saturating_sub(now),
+        }
     }
 
     pub(super) fn take(&mut self, cost: MilliRu, now: Nanos) -> Result<(), Refusal> {
@@ -83,10 +114,10 @@ impl Bucket {
         if now < self.reject_until && cost != MilliRu::ZERO {
             return Err(Refusal::Until(self.reject_until.saturating_sub(now)));
         }
-        let Limits { rate, burst_ns, max_debt_ns } = self.limits;
-        match take_time(self.tat, now.0, rate.time_for(cost.0.into()), burst_ns, max_debt_ns) {
+        let Limits { rate, burst_ns, max_debt_ns, .. } = self.limits;
+        match take_time(self.tat, self.clock(now).0, rate.time_for(cost.0.into()), burst_ns, max_debt_ns) {
             Take::Admit { tat } => Ok(tat),
-            Take::Refuse { wait_ns } => Err(Refusal::Until(Nanos(wait_ns))),
+            Take::Refuse { wait_ns } => Err(Refusal::Until(self.wait(Nanos(wait_ns), now))),
             Take::TooLarge => Err(Refusal::TooLarge),
         }
     }
@@ -96,7 +127,8 @@ impl Bucket {
     }
 
     pub(super) fn settle(&mut self, cost: MilliRu, now: Nanos) {
-        let Limits { rate, burst_ns, max_debt_ns } = self.limits;
+        let Limits { rate, burst_ns, max_debt_ns, .. } = self.limits;
+        let now = self.clock(now);
         let start = self.tat.max(now.0);
         let most = now.0.saturating_add(burst_ns).saturating_add(max_debt_ns);
         // A word that is past the most already (the burst was lowered) keeps its debt.
@@ -105,10 +137,16 @@ impl Bucket {
 
     /// Sets another share; what has been taken is still out.
     pub(super) fn set(&mut self, share: Share, now: Nanos) {
-        if share.limits.rate != self.limits.rate {
-            self.tat = at_another_rate(self.tat, now, self.limits.rate, share.limits.rate);
+        let out = self.tat.saturating_sub(self.clock(now).0);
+        let rate = self.limits.rate;
+        let was_window = std::mem::replace(&mut self.limits, share.limits).window.is_some();
+        let clock = self.clock(now);
+        if share.limits.window.is_some() != was_window {
+            self.tat = clock.0.saturating_add(out);
         }
-        self.limits = share.limits;
+        if share.limits.rate != rate {
+            self.tat = at_another_rate(self.tat, clock, rate, share.limits.rate);
+        }
         self.reject_until = share.reject_until;
     }
 
@@ -118,16 +156,17 @@ impl Bucket {
             return;
         }
         let time = self.limits.rate.time_for(left);
-        self.tat = now.0.saturating_add(self.limits.burst_ns.saturating_sub(time));
+        self.tat = self.clock(now).0.saturating_add(self.limits.burst_ns.saturating_sub(time));
     }
 
     /// True if a new bucket would be no different.
     pub(super) fn is_full(&self, now: Nanos) -> bool {
-        self.tat <= now.0 && self.reject_until <= now
+        self.tat <= self.clock(now).0 && self.reject_until <= now
     }
 
     pub(super) fn standing(&self, now: Nanos) -> Standing {
-        let standing = Standing::of(self.limits, Nanos(self.tat.saturating_sub(now.0)));
+        let standing = Standing::of(self.limits, Nanos(self.tat.saturating_sub(self.clock(now).0)));
+        let standing = Standing { reset: self.wait(standing.reset, now), ..standing };
         if now < self.reject_until {
             let reset = standing.reset.max(self.reject_until.saturating_sub(now));
             return Standing { remaining: 0, reset, ..standing };
@@ -135,6 +174,9 @@ impl Bucket {
         standing
     }
 }
+
+/// Before any time that there is.
+const NO_WINDOW: i64 = i64::MIN;
 
 /// The word of a bucket that from now on fills at another rate: what has been taken out of it is still out.
 fn at_another_rate(tat: u64, now: Nanos, from: Rate, to: Rate) -> u64 {

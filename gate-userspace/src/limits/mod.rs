@@ -2,7 +2,7 @@
 //!
 //! - `name`: a name's parts and its one spelling.
 //! - `pattern`: names in which a `*` stands for any value.
-//! - `quota`: the limits of a bucket.
+//! - `quota`: the limits of a bucket; `calendar`: windows of days, weeks or months.
 //! - `rules`: patterns and their limits, and the one that holds for a name.
 //! - `reservations`: the names that are also assigned to Envoys, where gates share them.
 //! - `table`: the buckets of the names that are in use; `bucket` is one of them, `shard` those under one lock.
@@ -10,6 +10,7 @@
 //! Pure, but for the locks of `table` and `reservations`: time is an argument.
 
 mod bucket;
+mod calendar;
 mod name;
 mod pattern;
 mod quota;
@@ -19,6 +20,7 @@ mod shard;
 mod table;
 
 pub use bucket::{Refusal, Share, Standing};
+pub use calendar::{Calendar, Period, WallClock, Window};
 pub use name::{Fit, Name, NameError};
 pub use pattern::Pattern;
 pub use quota::Limits;

@@ -6,7 +6,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
+use super::calendar::Calendar;
 use super::name::{Fit, Name, spelling};
 use super::pattern::Pattern;
 use super::quota::Limits;
@@ -21,13 +23,15 @@ pub struct Rule {
     pub limits: Limits,
     /// True if it refuses nothing: what it would refuse is counted.
     pub is_shadow: bool,
+    /// The windows in which each name counts; `None` for a bucket that fills evenly.
+    pub calendar: Option<Arc<Calendar>>,
 }
 
 impl Rule {
     /// A rule that refuses.
     #[must_use]
     pub const fn new(pattern: Pattern, limits: Limits) -> Self {
-        Self { pattern, limits, is_shadow: false }
+        Self { pattern, limits, is_shadow: false, calendar: None }
     }
 }
 

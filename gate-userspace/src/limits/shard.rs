@@ -4,11 +4,13 @@
 //! [`LOOKS`]. A new bucket is full too, so such an eviction changes no answer.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gate_common::units::Nanos;
 use slab::Slab;
 
-use super::bucket::{Bucket, Share, Standing};
+use super::bucket::{Bucket, Share, Standing, divided};
+use super::calendar::{Calendar, WallClock};
 use super::name::Name;
 use super::quota::Limits;
 
@@ -49,13 +51,24 @@ pub(super) struct Entry {
     pub(super) is_first: bool,
 }
 
-/// The terms of a bucket until its share is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The terms of a bucket until its share is set, but for the number of its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     pub(super) origin: Origin,
     pub(super) limits: Limits,
     /// True if it refuses nothing.
     pub(super) is_shadow: bool,
+    /// The windows in which it counts.
+    pub(super) calendar: Option<Arc<Calendar>>,
+}
+
+/// A moment, and what the clock on the wall says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Nanos,
+    pub(super) wall: WallClock,
+    /// A bucket that begins anew is one of so many parts.
+    pub(super) parts: u32,
 }
 
 /// Where a bucket's limits are from.
@@ -69,15 +82,32 @@ pub(super) enum Origin {
     Request,
 }
 
+impl Terms {
+    /// The limits of a bucket of which nothing was set, as one of so many parts.
+    pub(super) fn first(&self, parts: u32) -> Limits {
+        if self.origin == Origin::Request { self.limits } else { divided(self.limits, parts) }
+    }
+}
+
 impl Entry {
     /// True if its rule refuses nothing.
     pub(super) const fn is_shadow(&self) -> bool {
         self.terms.is_shadow
     }
 
-    /// Has its bucket be full, with these limits, and as nothing was set of it. What it has given out is still to be read.
-    pub(super) const fn begin_anew(&mut self, limits: Limits) {
-        self.bucket = Bucket::full(limits);
+    /// Has its bucket begin anew where another window has begun.
+    pub(super) fn turn(&mut self, at: Moment) {
+        let Some(calendar) = &self.terms.calendar else { return };
+        if self.bucket.turn(at.wall.window(calendar, at.now)) {
+            // What was said of it was said of the window before.
+            self.bucket.begin(divided(self.terms.limits, at.parts));
+            self.is_first = true;
+        }
+    }
+
+    /// Has its bucket be full, as one of so many parts, and as nothing was set of it. What it has given out is still to be read.
+    pub(super) fn begin_anew(&mut self, parts: u32) {
+        self.bucket = Bucket::full(self.terms.first(parts));
         self.is_first = true;
     }
 }
@@ -93,9 +123,11 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn get(&mut self, name: &Name) -> Option<&mut Entry> {
+    pub(super) fn get(&mut self, name: &Name, at: Moment) -> Option<&mut Entry> {
         let place = *self.index.get(name)?;
-        self.entries.get_mut(place)
+        let entry = self.entries.get_mut(place)?;
+        entry.turn(at);
+        Some(entry)
     }
 
     /// Makes a full bucket for a name that has none, if there is room for it in so many bytes or a bucket may be
@@ -104,24 +136,25 @@ impl Shard {
         &mut self,
         name: &Name,
         terms: Terms,
-        (room, now): (usize, Nanos),
+        (room, at): (usize, Moment),
         evictions: &mut u64,
     ) -> Option<&mut Entry> {
         let bytes = bytes_of(name);
         let mut looks = LOOKS;
         while terms.origin != Origin::Name && self.bytes + bytes > room {
-            self.evict_one(now, &mut looks)?;
+            self.evict_one(at, &mut looks)?;
             *evictions += 1;
         }
         self.bytes += bytes;
-        let entry = Entry {
+        let mut entry = Entry {
             name: name.clone(),
-            bucket: Bucket::full(terms.limits),
+            bucket: Bucket::full(terms.first(at.parts)),
             counts: Counts::default(),
             terms,
             is_listed: false,
             is_first: true,
         };
+        entry.turn(at);
         let place = self.entries.insert(entry);
         self.index.insert(name.clone(), place);
         self.entries.get_mut(place)
@@ -142,33 +175,35 @@ impl Shard {
     }
 
     /// Has a name's bucket hold what is left, but for what it has given out since its counts were read.
-    pub(super) fn set_left(&mut self, name: &Name, left: u64, now: Nanos) {
-        let Some(entry) = self.get(name) else { return };
+    pub(super) fn set_left(&mut self, name: &Name, left: u64, at: Moment) {
+        let Some(entry) = self.get(name, at) else { return };
         let since = entry.counts.used.saturating_sub(entry.counts.returned);
-        entry.bucket.set_left(left.saturating_sub(since), now);
+        entry.bucket.set_left(left.saturating_sub(since), at.now);
     }
 
     /// Hands over the counts of every name that has changed since, and begins them anew.
-    pub(super) fn take_changes(&mut self, now: Nanos, mut to: impl FnMut(Change<'_>)) {
+    pub(super) fn take_changes(&mut self, at: Moment, mut to: impl FnMut(Change<'_>)) {
         for place in self.changed.drain(..) {
             let Some(entry) = self.entries.get_mut(place).filter(|entry| entry.is_listed) else { continue };
             entry.is_listed = false;
+            entry.turn(at);
             let counts = std::mem::take(&mut entry.counts);
-            let standing = entry.bucket.standing(now);
+            let standing = entry.bucket.standing(at.now);
             to(Change { name: &entry.name, counts, standing, is_first: entry.is_first });
         }
     }
 
     /// Gives every bucket with a rule the limits that `of` finds for its name. Those without any go.
-    pub(super) fn follow(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<Terms>) {
+    pub(super) fn follow(&mut self, at: Moment, of: impl Fn(&Name) -> Option<Terms>) {
         let mut gone = Vec::new();
         for (place, entry) in
             self.entries.iter_mut().filter(|(_, entry)| entry.terms.origin != Origin::Request)
         {
             match of(&entry.name) {
                 Some(terms) => {
+                    let share = Share { limits: terms.first(at.parts), reject_until: Nanos::ZERO };
                     entry.terms = terms;
-                    entry.bucket.set(Share { limits: terms.limits, reject_until: Nanos::ZERO }, now);
+                    entry.bucket.set(share, at.now);
                     entry.is_first = true;
                 }
                 None => gone.push(place),
@@ -177,14 +212,13 @@ impl Shard {
         gone.into_iter().for_each(|place| self.remove(place));
     }
 
-    /// Gives every bucket of which nothing has been set the limits that `of` finds for its name.
-    pub(super) fn follow_first(&mut self, now: Nanos, of: impl Fn(&Name) -> Option<Terms>) {
+    /// Gives every bucket of which nothing has been set its part of its limits.
+    pub(super) fn follow_first(&mut self, at: Moment) {
         let first =
             |(_, entry): &(usize, &mut Entry)| entry.is_first && entry.terms.origin != Origin::Request;
         for (_, entry) in self.entries.iter_mut().filter(first) {
-            if let Some(terms) = of(&entry.name) {
-                entry.bucket.set(Share { limits: terms.limits, reject_until: Nanos::ZERO }, now);
-            }
+            let share = Share { limits: entry.terms.first(at.parts), reject_until: Nanos::ZERO };
+            entry.bucket.set(share, at.now);
         }
     }
 
@@ -197,14 +231,15 @@ impl Shard {
     }
 
     /// Evicts the next full and idle bucket, unless it takes more looks than are left.
-    fn evict_one(&mut self, now: Nanos, looks: &mut usize) -> Option<()> {
+    fn evict_one(&mut self, at: Moment, looks: &mut usize) -> Option<()> {
         while *looks > 0 {
             *looks -= 1;
             // At most one place in two was ever vacant, since the slab doubles.
             self.hand = if self.hand + 1 >= self.entries.capacity() { 0 } else { self.hand + 1 };
-            let entry = self.entries.get(self.hand);
-            let may_go = |entry: &Entry| {
-                entry.terms.origin != Origin::Name && !entry.is_listed && entry.bucket.is_full(now)
+            let entry = self.entries.get_mut(self.hand);
+            let may_go = |entry: &mut Entry| {
+                entry.turn(at);
+                entry.terms.origin != Origin::Name && !entry.is_listed && entry.bucket.is_full(at.now)
             };
             if entry.is_some_and(may_go) {
                 self.remove(self.hand);

@@ -13,18 +13,19 @@
 //! given back afterwards; never the other way round.
 
 use std::hash::BuildHasher as _;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::quality::RandomState;
 use gate_common::units::{MilliRu, Nanos};
 
-use super::bucket::{Refusal, Share, Standing, divided};
+use super::bucket::{Refusal, Share, Standing};
+use super::calendar::WallClock;
 use super::name::Name;
 use super::quota::Limits;
 use super::reservations::Reservations;
-use super::rules::Rules;
-use super::shard::{Change, Counts, Entry, Origin, Shard, Terms};
+use super::rules::{Rule, Rules};
+use super::shard::{Change, Counts, Entry, Moment, Origin, Shard, Terms};
 
 /// The buckets of all names in use.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Table {
     reservations: Option<Reservations>,
     /// A name's first bucket is one of so many parts of its limits, until its share is set.
     first_of: AtomicU32,
+    /// See [`WallClock::ahead_ns`].
+    ahead_ns: AtomicI64,
     untracked: AtomicU64,
     evictions: AtomicU64,
 }
@@ -95,6 +98,7 @@ impl Table {
             room: memory / SHARDS,
             reservations: is_reported.then(Reservations::default),
             first_of: AtomicU32::new(1),
+            ahead_ns: AtomicI64::new(0),
             untracked: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         };
@@ -107,7 +111,7 @@ impl Table {
     pub fn set_rules(&self, rules: Arc<Rules>, now: Nanos) {
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&rules);
         for shard in &self.shards {
-            locked(shard).follow(now, |name| self.first_terms(&rules, name));
+            locked(shard).follow(self.moment(now), |name| terms_of(&rules, name));
         }
         for name in rules.list().iter().filter_map(|rule| rule.pattern.name()) {
             // There is always room for one of these.
@@ -119,6 +123,16 @@ impl Table {
     #[must_use]
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sets the clock on the wall, by which windows of the calendar begin.
+    pub fn set_clock(&self, wall: WallClock) {
+        self.ahead_ns.store(wall.ahead_ns, Ordering::Relaxed);
+    }
+
+    fn moment(&self, now: Nanos) -> Moment {
+        let wall = WallClock { ahead_ns: self.ahead_ns.load(Ordering::Relaxed) };
+        Moment { now, wall, parts: self.first_of.load(Ordering::Relaxed) }
     }
 
     /// The names that are assigned to Envoys; `None` if no other gate shares their limits.
@@ -157,17 +171,19 @@ impl Table {
 
     /// Charges a name more than was known before, which may leave a debt.
     pub fn settle(&self, name: &Name, cost: MilliRu, now: Nanos) {
+        let at = self.moment(now);
         let mut shard = self.shard(name);
-        if let Some(entry) = shard.get(name) {
+        if let Some(entry) = shard.get(name, at) {
             entry.bucket.settle(cost, now);
             self.count(&mut shard, name, |counts| counts.used += u64::from(cost.0));
         }
     }
 
     /// Gives back what an earlier request took.
-    pub fn give_back(&self, name: &Name, cost: MilliRu) {
+    pub fn give_back(&self, name: &Name, cost: MilliRu, now: Nanos) {
+        let at = self.moment(now);
         let mut shard = self.shard(name);
-        if let Some(entry) = shard.get(name) {
+        if let Some(entry) = shard.get(name, at) {
             entry.bucket.give_back(cost);
             self.count(&mut shard, name, |counts| counts.returned += u64::from(cost.0));
         }
@@ -175,8 +191,9 @@ impl Table {
 
     /// Sets what a name may spend here. False if it has no bucket.
     pub fn set_share(&self, name: &Name, share: Share, now: Nanos) -> bool {
+        let at = self.moment(now);
         let mut shard = self.shard(name);
-        let entry = shard.get(name);
+        let entry = shard.get(name, at);
         let set = |entry: &mut Entry| {
             entry.bucket.set(share, now);
             entry.is_first = false;
@@ -186,44 +203,38 @@ impl Table {
 
     /// Has a name's bucket hold so many thousandths of a request unit, but for what it has given out since the last [`Table::take_changes`].
     pub fn set_left(&self, name: &Name, left: u64, now: Nanos) {
-        self.shard(name).set_left(name, left, now);
+        self.shard(name).set_left(name, left, self.moment(now));
     }
 
     /// Has a name's bucket be as when it was made.
-    pub fn begin_anew(&self, name: &Name) {
-        let first = self.first_terms(&self.rules(), name);
-        if let Some((terms, entry)) = first.zip(self.shard(name).get(name)) {
-            entry.begin_anew(terms.limits);
+    pub fn begin_anew(&self, name: &Name, now: Nanos) {
+        let at = self.moment(now);
+        if let Some(entry) = self.shard(name).get(name, at) {
+            entry.begin_anew(at.parts);
         }
     }
 
     /// From now on a name's bucket is one of so many parts of its limits, until its share is set.
     pub fn divide_first(&self, parts: u32, now: Nanos) {
         if self.first_of.swap(parts.max(1), Ordering::Relaxed) != parts.max(1) {
-            let rules = self.rules();
             for shard in &self.shards {
-                locked(shard).follow_first(now, |name| self.first_terms(&rules, name));
+                locked(shard).follow_first(self.moment(now));
             }
         }
-    }
-
-    /// The terms of a bucket of which nothing has been set.
-    fn first_terms(&self, rules: &Rules, name: &Name) -> Option<Terms> {
-        let terms = terms_of(rules, name)?;
-        Some(Terms { limits: divided(terms.limits, self.first_of.load(Ordering::Relaxed)), ..terms })
     }
 
     /// How full a name's bucket is; `None` if it has none.
     #[must_use]
     pub fn standing(&self, name: &Name, now: Nanos) -> Option<Standing> {
-        self.shard(name).get(name).map(|entry| entry.bucket.standing(now))
+        let at = self.moment(now);
+        self.shard(name).get(name, at).map(|entry| entry.bucket.standing(now))
     }
 
     /// Hands over every name whose counts have changed since the last time, and begins them anew. `to` must not use
     /// the table.
     pub fn take_changes(&self, now: Nanos, mut to: impl FnMut(Change<'_>)) {
         for shard in &self.shards {
-            locked(shard).take_changes(now, &mut to);
+            locked(shard).take_changes(self.moment(now), &mut to);
         }
     }
 
@@ -244,7 +255,12 @@ impl Table {
     }
 
     fn try_one(&self, charge: &Charge<'_>, now: Nanos, (only_ask, in_shadow): (bool, bool)) -> Charged {
-        let terms = charge.limits.map(|limits| Terms { origin: Origin::Request, limits, is_shadow: false });
+        let terms = charge.limits.map(|limits| Terms {
+            origin: Origin::Request,
+            limits,
+            is_shadow: false,
+            calendar: None,
+        });
         let taken = self.with_entry(charge.name, terms, now, |entry| {
             let result = if only_ask {
                 entry.bucket.ask(charge.cost, now).map(drop)
@@ -282,6 +298,7 @@ impl Table {
         if charge.is_question || !has_bucket || self.reservations.is_none() && !is_given_back {
             return;
         }
+        let at = self.moment(now);
         let mut shard = self.shard(charge.name);
         match result {
             Charged::Refused(..) | Charged::Shadowed(_) => {
@@ -289,7 +306,7 @@ impl Table {
             }
             _ if !is_refused => self.count(&mut shard, charge.name, |counts| counts.used += cost),
             _ if is_given_back => {
-                if let Some(entry) = shard.get(charge.name) {
+                if let Some(entry) = shard.get(charge.name, at) {
                     entry.bucket.give_back(charge.cost);
                     *result = Charged::Within(entry.bucket.standing(now));
                 }
@@ -312,14 +329,15 @@ impl Table {
         now: Nanos,
         to: impl FnOnce(&mut Entry) -> T,
     ) -> Result<T, Missing> {
+        let at = self.moment(now);
         let mut shard = self.shard(name);
-        if let Some(entry) = shard.get(name) {
+        if let Some(entry) = shard.get(name, at) {
             return Ok(to(entry));
         }
         // Read under the shard's lock: `set_rules` visits the shard after it has changed the rules.
-        let terms = terms.or_else(|| self.first_terms(&self.rules(), name)).ok_or(Missing::Rule)?;
+        let terms = terms.or_else(|| terms_of(&self.rules(), name)).ok_or(Missing::Rule)?;
         let mut evictions = 0;
-        let entry = shard.insert(name, terms, (self.room, now), &mut evictions);
+        let entry = shard.insert(name, terms, (self.room, at), &mut evictions);
         self.evictions.fetch_add(evictions, Ordering::Relaxed);
         entry.map(to).ok_or(Missing::Room)
     }
@@ -339,7 +357,8 @@ enum Missing {
 fn terms_of(rules: &Rules, name: &Name) -> Option<Terms> {
     let rule = rules.find(name)?;
     let origin = if rule.pattern.as_str() == name.as_str() { Origin::Name } else { Origin::Pattern };
-    Some(Terms { origin, limits: rule.limits, is_shadow: rule.is_shadow })
+    let Rule { limits, is_shadow, ref calendar, .. } = *rule;
+    Some(Terms { origin, limits, is_shadow, calendar: calendar.clone() })
 }
 
 /// Nothing panics under a lock, and a bucket is whole after each of its changes.

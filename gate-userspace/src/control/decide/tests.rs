@@ -81,6 +81,7 @@ fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
         burst,
         max_debt: 200_000,
         reject_for: Nanos::ZERO,
+        window: None,
     };
     let quota = Limits::new(1_000_000, BURST);
     for (grant, expected) in [
@@ -105,7 +106,13 @@ fn a_tenant_is_held_to_the_part_that_gate_may_give_out() {
 #[test]
 fn a_part_next_to_nothing_makes_nobody_deep_in_debt() {
     let rules = Rules { tcp_in_debt: TcpAction::DropData, ..rules(false) };
-    let grant = Grant { rate: Rate::per_sec(1), burst: 1_000, max_debt: 1_000, reject_for: Nanos::ZERO };
+    let grant = Grant {
+        rate: Rate::per_sec(1),
+        burst: 1_000,
+        max_debt: 1_000,
+        reject_for: Nanos::ZERO,
+        window: None,
+    };
     let tenant = TenantSnapshot { asked_mru: 2_000, grant: Some(grant), ..TenantSnapshot::default() };
     let mut states = [TenantState { quota: Limits::new(1_000_000, BURST), ..TenantState::default() }];
     let mut memory = Memory { debts: vec![DeepDebt::default()], ..Memory::default() };

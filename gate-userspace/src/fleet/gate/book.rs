@@ -10,6 +10,7 @@
 //!
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
+mod debt;
 mod first;
 mod handover;
 mod owners;
@@ -19,6 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
+use self::debt::Debt;
 use super::grant::Grant;
 use super::link::{Entry, Handover, Link, Unfit};
 use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, decoded, value};
@@ -79,7 +81,7 @@ struct Line {
     charged_before_loss: Option<u64>,
     answer: LastAnswer,
     /// When the bucket will be full, as the owner last said.
-    full_at: Nanos,
+    debt: Debt,
     /// When it was last counted in.
     counted: Nanos,
     /// The reports with it that are not answered yet: at most one to each owner.
@@ -197,7 +199,7 @@ impl Book {
             returned: 0,
             charged_before_loss: None,
             answer: LastAnswer::default(),
-            full_at: Nanos::ZERO,
+            debt: Debt::NONE,
             counted: Nanos::ZERO,
             unanswered: 0,
             kept_until: Nanos::ZERO,
@@ -250,7 +252,7 @@ impl Book {
         let is_idle = now > idle.counted.saturating_add(IDLE)
             && (idle.charged, idle.refused, idle.returned) == (0, 0, 0)
             && idle.answer.limited.is_none()
-            && idle.full_at <= now
+            && idle.debt.full_in(now) == Nanos::ZERO
             && idle.reservation.is_none()
             && idle.unanswered == 0;
         if is_idle {
@@ -269,17 +271,23 @@ impl Book {
         let limit = line.answer.limit?;
         let link = self.links.get(&line.owner?)?;
         let [burst, max_debt] = [limit.burst_us, limit.max_debt_us].map(|micros| limit.amount_in(micros));
-        let whole = Grant { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO };
+        let whole =
+            Grant { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO, window: limit.window() };
         if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
-            let part = whole.part(limit.rate().part(gates), burst / gates);
+            let rate = if whole.window.is_some() { whole.rate } else { limit.rate().part(gates) };
+            let part = whole.part(rate, burst / gates);
             return (self.settings.on_lost == OnLost::Share).then_some(part);
+        }
+        if line.debt.is_of_window_before(now) {
+            return None;
         }
         let Some(limited) = line.answer.limited else {
             return Some(self.part_of_left(line, whole).unwrap_or(whole));
         };
         let reject_for = limited.reject_until.saturating_sub(now);
-        Some(Grant { reject_for, ..whole.part(limited.rate.min(limit.rate_of_share()), limited.burst) })
+        let rate = if whole.window.is_some() { whole.rate } else { limited.rate.min(limit.rate_of_share()) };
+        Some(Grant { reject_for, ..whole.part(rate, limited.burst) })
     }
 
     /// True if an owner has not answered for too long.
@@ -367,7 +375,7 @@ impl Book {
             if is_new && introductions == MOST_INTRODUCTIONS {
                 continue;
             }
-            let has_debt = is_new && line.full_at > now;
+            let has_debt = is_new && line.debt.full_in(now) > Nanos::ZERO;
             let wanted = line.reservation.map(|reservation| reservation.wanted);
             let has_part = line.answer.limited.is_some() || wanted.is_some();
             if line.charged > 0 || line.refused > 0 || line.returned > 0 || has_part || has_debt {
@@ -390,7 +398,7 @@ impl Book {
         Some(link.report(now, self.revision, entries, |place, handle| {
             let line = &mut lines[place as usize];
             line.handle = Some(handle);
-            let full_in_us = line.full_at.saturating_sub(now).0 / 1_000;
+            let full_in_us = line.debt.full_in(now).0 / 1_000;
             Introduction { name: line.name.as_str().to_owned(), full_in_us }
         }))
     }
@@ -415,9 +423,11 @@ impl Book {
             }
             let burst = Nanos::from_micros(line.answer.limit.map_or(0, |limit| limit.burst_us));
             let full_in = Nanos::from_millis(value(&answer.full_in_ms, place));
-            let full_at = now.saturating_add(full_in.min(burst.saturating_add(LONGEST_DEBT)));
+            let full_in = full_in.min(burst.saturating_add(LONGEST_DEBT));
+            let window = Nanos::from_millis(value(&answer.window_left_ms, place));
+            let debt = Debt::of(now, full_in, window);
             if line.owner != Some(owner) {
-                line.full_at = line.full_at.max(full_at);
+                line.debt = line.debt.or_larger(debt, now);
                 continue;
             }
             let per_sec = value(&answer.per_sec, place);
@@ -425,9 +435,9 @@ impl Book {
             line.answer.limited = (per_sec > 0).then(|| Limited {
                 rate: decoded(per_sec, value(&answer.nano_per_sec, place)),
                 burst: value(&answer.burst_ru, place).saturating_mul(MilliRu::ONE_RU.0.into()),
-                reject_until: reject_until(full_at, burst),
+                reject_until: reject_until(now.saturating_add(full_in), burst),
             });
-            line.full_at = full_at;
+            line.debt = debt;
             line.answer.left.is_new = true;
         }
         let reserving = entries.iter().filter(|entry| entry.wanted.is_some()).map(|entry| entry.line);

@@ -2,7 +2,7 @@
 
 use gate_common::units::{MilliRu, Nanos};
 
-use crate::limits::Limits;
+use crate::limits::{Limits, Period};
 use crate::policy::rate::Rate;
 
 /// The part of a limit that a gate may give out by itself.
@@ -16,6 +16,8 @@ pub struct Grant {
     pub max_debt: u64,
     /// Nothing for so long.
     pub reject_for: Nanos,
+    /// Of a limit that counts in windows their length: nothing comes in with time, and what may be given out is said each time.
+    pub window: Option<Period>,
 }
 
 impl Grant {
@@ -26,13 +28,20 @@ impl Grant {
         let dearest = self.burst.saturating_add(self.max_debt);
         let burst = burst.max(MilliRu::ONE_RU.0.into()).min(dearest);
         let max_debt = dearest - burst;
-        Self { rate, burst, max_debt, reject_for: self.reject_for }
+        Self { rate, burst, max_debt, ..*self }
     }
 
     /// The limits of a bucket here: gate's own quota is the ceiling of its part, of its rate and of its burst.
     #[must_use]
     pub fn within(&self, own: Limits) -> Limits {
         let own_burst = own.rate.amount_in(own.burst_ns);
+        if own.window.is_some() != self.window.is_some() {
+            // Rates are not about the same: the owner's way of counting holds.
+            let burst = self.burst.min(own_burst);
+            let max_debt_ns = self.rate.time_for(self.max_debt.min(own_burst - burst));
+            let burst_ns = self.rate.time_for(burst);
+            return Limits { rate: self.rate, burst_ns, max_debt_ns, window: self.window };
+        }
         if own.rate <= self.rate && own_burst <= self.burst {
             return own;
         }
@@ -41,7 +50,7 @@ impl Grant {
         let burst = self.burst.min(own_burst);
         let dearest = self.burst.saturating_add(self.max_debt).min(own_burst.saturating_add(own_debt));
         let max_debt_ns = rate.time_for(dearest.saturating_sub(burst));
-        Limits { rate, burst_ns: rate.time_for(burst), max_debt_ns }
+        Limits { rate, burst_ns: rate.time_for(burst), max_debt_ns, window: self.window }
     }
 }
 

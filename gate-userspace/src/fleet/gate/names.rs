@@ -85,6 +85,8 @@ impl SharedNames {
             if is_settled && shared.set != Some(grant) {
                 shared.set = Some(grant);
                 set(&self.table, &self.rules, name, grant, now.monotonic);
+            } else if !is_settled {
+                shared.set = None;
             }
             if let Some(left) = left {
                 self.table.set_left(name, left, now.monotonic);
@@ -92,7 +94,7 @@ impl SharedNames {
             let is_released = book.release(shared.line, now.gate);
             if is_released {
                 // It is full wherever it is known.
-                self.table.begin_anew(name);
+                self.table.begin_anew(name, now.monotonic);
             }
             !is_released
         });

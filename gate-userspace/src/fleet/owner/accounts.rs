@@ -12,6 +12,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use foldhash::fast::FixedState;
@@ -20,7 +21,7 @@ use gate_common::units::Nanos;
 use super::audit;
 use super::counters::{Counters, Event};
 use super::room::Room;
-use crate::limits::{Limits, Name, Rules};
+use crate::limits::{Calendar, Limits, Name, Rule, Rules, WallClock};
 use crate::policy::fleet_share::{FleetShares, Share, Used};
 use crate::policy::reservations::Reservations;
 
@@ -34,6 +35,8 @@ pub struct Accounts {
     rules: RwLock<Arc<Generation>>,
     /// Why the rules in force are not those that were found last; `None` if they are.
     kept: Mutex<Option<String>>,
+    /// See [`WallClock::ahead_ns`].
+    ahead_ns: AtomicI64,
     room: Arc<Room>,
     counters: Arc<Counters>,
 }
@@ -73,6 +76,8 @@ pub struct State {
     pub reservations: Reservations,
     /// The limits, in thousandths of a request unit; `None` since no rule fits any more.
     pub limits: Option<Limits>,
+    /// The windows in which it counts, and the present one.
+    window: Option<CalendarWindow>,
     /// The generation of rules since which there have been limits.
     limited_since: u64,
     /// The amount that gates may still give back: what they have charged, up to a full bucket and its deepest debt.
@@ -81,6 +86,15 @@ pub struct State {
     pub charged: u64,
     /// Refused in all, in thousandths of a request unit.
     pub refused: u64,
+}
+
+/// The present window of an account.
+#[derive(Debug)]
+struct CalendarWindow {
+    calendar: Arc<Calendar>,
+    /// When it began, in Unix time; `None` before anybody has looked.
+    begins: Option<i64>,
+    ends: Nanos,
 }
 
 /// Why a name gets no account.
@@ -93,19 +107,29 @@ pub enum Without {
 }
 
 impl Account {
-    /// Its content.
+    /// Its content, as of the last look.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its content at a moment: full, if another window of the calendar has begun since.
+    pub fn lock_at(&self, now: Nanos, wall: WallClock) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.turn(now, wall);
+        state
     }
 }
 
 impl State {
-    fn new(limits: Limits, limited_since: u64) -> Self {
-        let shares = FleetShares::new(limits.rate, Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
+    fn new(rule: &Rule, limited_since: u64) -> Self {
+        let limits = rule.limits;
+        let mut shares = FleetShares::new(limits.rate, Nanos(limits.burst_ns), Nanos(limits.max_debt_ns));
+        shares.set_window(Nanos::ZERO, limits.window.is_some());
         Self {
             shares,
             reservations: Reservations::default(),
             limits: Some(limits),
+            window: CalendarWindow::of(rule),
             limited_since,
             returnable: 0,
             charged: 0,
@@ -114,10 +138,16 @@ impl State {
     }
 
     /// Puts other limits in force, or none. What has been taken out of the bucket is still out.
-    fn follow(&mut self, now: Nanos, limits: Option<Limits>, generation: u64) {
+    fn follow(&mut self, now: Nanos, rule: Option<&Rule>, generation: u64) {
+        let limits = rule.map(|rule| rule.limits);
+        let calendar = rule.and_then(|rule| rule.calendar.as_ref());
+        if self.window.as_ref().map(|window| &window.calendar) != calendar {
+            self.window = rule.and_then(CalendarWindow::of);
+        }
         match limits {
             Some(limits) if self.limits != Some(limits) => {
                 let max_debt = Nanos(limits.max_debt_ns);
+                self.shares.set_window(now, limits.window.is_some());
                 self.shares.change(now, limits.rate, Nanos(limits.burst_ns), max_debt);
                 if self.limits.is_none() {
                     self.limited_since = generation;
@@ -145,6 +175,22 @@ impl State {
         self.shares.report(gate, now, debt);
     }
 
+    /// Fills the bucket where another window has begun. A clock that was set back has the account count on in the earlier window.
+    fn turn(&mut self, now: Nanos, wall: WallClock) {
+        let Some(window) = &mut self.window else { return };
+        let (begins, ends) = wall.window(&window.calendar, now);
+        let is_new = window.begins.replace(begins).is_some_and(|before| begins > before);
+        window.ends = ends;
+        if is_new {
+            self.reset(now);
+        }
+    }
+
+    /// The time until the window ends that it counts in; zero of one that fills evenly.
+    pub fn window_left(&self, now: Nanos) -> Nanos {
+        self.window.as_ref().map_or(Nanos::ZERO, |window| window.ends.saturating_sub(now).max(Nanos(1)))
+    }
+
     /// Fills the bucket. Returns what was in it, below zero in debt.
     pub fn reset(&mut self, now: Nanos) -> i64 {
         let left = self.shares.left(now);
@@ -169,6 +215,12 @@ impl State {
     }
 }
 
+impl CalendarWindow {
+    fn of(rule: &Rule) -> Option<Self> {
+        rule.calendar.clone().map(|calendar| Self { calendar, begins: None, ends: Nanos::ZERO })
+    }
+}
+
 impl Accounts {
     /// None yet, and never more than `most`. Without any rule no limits are known yet.
     #[must_use]
@@ -180,6 +232,7 @@ impl Accounts {
             hasher: FixedState::default(),
             rules: RwLock::new(Arc::new(Generation { number: 1, is_known: !rules.list().is_empty(), rules })),
             kept: Mutex::default(),
+            ahead_ns: AtomicI64::new(0),
             room: Room::new(most.saturating_mul(ROOM_BYTES)),
             counters,
         }
@@ -201,9 +254,19 @@ impl Accounts {
         self.keep(None);
         let generation = self.rules();
         for account in self.all() {
-            let limits = generation.rules.find(&account.name).map(|rule| rule.limits);
-            account.lock().follow(now, limits, generation.number);
+            let rule = generation.rules.find(&account.name);
+            account.lock().follow(now, rule, generation.number);
         }
+    }
+
+    /// Sets the clock on the wall, by which windows of the calendar begin.
+    pub fn set_clock(&self, wall: WallClock) {
+        self.ahead_ns.store(wall.ahead_ns, Ordering::Relaxed);
+    }
+
+    /// The clock on the wall.
+    pub fn wall(&self) -> WallClock {
+        WallClock { ahead_ns: self.ahead_ns.load(Ordering::Relaxed) }
     }
 
     /// Notes why the rules in force stay, although others were looked for; `None` if they are what was found.
@@ -243,15 +306,15 @@ impl Accounts {
             return Ok(Arc::clone(account));
         }
         let generation = self.rules();
-        let Some(limits) = generation.rules.find(name).map(|rule| rule.limits) else {
+        let Some(rule) = generation.rules.find(name) else {
             self.counters.count(Event::NameWithoutRule);
             return Err(Without::Rule);
         };
-        if shard.accounts.len() >= self.most && !shard.evict(now) {
+        if shard.accounts.len() >= self.most && !shard.evict(now, self.wall()) {
             self.refuse_for_room();
             return Err(Without::Room);
         }
-        let state = Mutex::new(State::new(limits, generation.number));
+        let state = Mutex::new(State::new(rule, generation.number));
         let account = Arc::new(Account { name: name.clone(), state });
         shard.accounts.insert(name.clone(), Arc::clone(&account));
         shard.order.push_back(name.clone());
@@ -297,13 +360,12 @@ impl Accounts {
 
 impl Shard {
     /// Makes room for one more; looks at a few names each time.
-    fn evict(&mut self, now: Nanos) -> bool {
+    fn evict(&mut self, now: Nanos, wall: WallClock) -> bool {
         for _ in 0..LOOKS.min(self.order.len()) {
             let Some(name) = self.order.pop_front() else { return false };
-            let is_idle = self
-                .accounts
-                .get(&name)
-                .is_some_and(|account| Arc::strong_count(account) == 1 && account.lock().is_idle(now));
+            let is_idle = self.accounts.get(&name).is_some_and(|account| {
+                Arc::strong_count(account) == 1 && account.lock_at(now, wall).is_idle(now)
+            });
             if is_idle {
                 self.accounts.remove(&name);
                 return true;
@@ -318,9 +380,9 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rate of limits, in thousandths of a request unit per second, rounded down.
+/// The rate of limits, in thousandths of a request unit per second, rounded down; of windows as if they filled evenly.
 pub(super) fn per_sec(limits: &Limits) -> u64 {
-    limits.rate.nano() / 1_000_000
+    limits.evenly().rate.nano() / 1_000_000
 }
 
 /// The memory that an account takes with a name of usual length, and with it one gate's handle, in bytes.

@@ -2,32 +2,32 @@
 
 use std::collections::HashMap;
 
-use crate::limits::{Limits, Pattern, Rules};
+use crate::limits::{Limits, Pattern, Rule, Rules};
 
 /// A limit that is no longer what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change<'r> {
     pub(super) pattern: &'r Pattern,
     /// `None` if there was none.
-    pub(super) before: Option<Limits>,
+    pub(super) before: Option<&'r Rule>,
     /// `None` if there is none.
-    pub(super) after: Option<Limits>,
+    pub(super) after: Option<&'r Rule>,
 }
 
 /// The limits that differ, in the order of the later rules, and then those that are gone.
 pub(super) fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>> {
-    let by_pattern = |rules: &'r Rules| -> HashMap<&'r Pattern, Limits> {
-        rules.list().iter().map(|rule| (&rule.pattern, rule.limits)).collect()
+    let by_pattern = |rules: &'r Rules| -> HashMap<&'r Pattern, &'r Rule> {
+        rules.list().iter().map(|rule| (&rule.pattern, rule)).collect()
     };
     let known = by_pattern(before);
     let later = by_pattern(after);
     let differ = after.list().iter().filter_map(|rule| {
         let before = known.get(&rule.pattern).copied();
-        let change = Change { pattern: &rule.pattern, before, after: Some(rule.limits) };
-        (before != Some(rule.limits)).then_some(change)
+        let change = Change { pattern: &rule.pattern, before, after: Some(rule) };
+        (before != Some(rule)).then_some(change)
     });
     let gone = before.list().iter().filter(|rule| !later.contains_key(&rule.pattern));
-    let gone = gone.map(|rule| Change { pattern: &rule.pattern, before: Some(rule.limits), after: None });
+    let gone = gone.map(|rule| Change { pattern: &rule.pattern, before: Some(rule), after: None });
     differ.chain(gone).collect()
 }
 
@@ -35,7 +35,7 @@ pub(super) fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>
 pub(super) fn log(before: &Rules, after: &Rules, by: &str) {
     let all = changes(before, after);
     for Change { pattern, before, after } in all.iter().take(MOST_LINES) {
-        let [before, after] = [before, after].map(|limits| limits.map_or("none".to_owned(), in_words));
+        let [before, after] = [before, after].map(|rule| rule.map_or("none".to_owned(), in_words));
         tracing::info!(limit = pattern.as_str(), before, after, by, "a limit has changed");
     }
     if let Some(more) = all.len().checked_sub(MOST_LINES).filter(|more| *more > 0) {
@@ -43,13 +43,16 @@ pub(super) fn log(before: &Rules, after: &Rules, by: &str) {
     }
 }
 
-fn in_words(limits: Limits) -> String {
-    let Limits { rate, burst_ns, .. } = limits;
-    match limits {
-        Limits::UNLIMITED => "unlimited".to_owned(),
-        Limits::BANNED => "0".to_owned(),
-        _ => format!("{} RU/s, burst {} RU", rate.nano() as f64 / 1e9, rate.amount_in(burst_ns) as f64 / 1e3),
-    }
+fn in_words(rule: &Rule) -> String {
+    let Limits { rate, burst_ns, .. } = rule.limits;
+    let burst = rate.amount_in(burst_ns) as f64 / 1e3;
+    let limit = match (rule.limits, &rule.calendar) {
+        (Limits::UNLIMITED, _) => "unlimited".to_owned(),
+        (Limits::BANNED, _) => "0".to_owned(),
+        (_, Some(calendar)) => format!("{burst} RU in each {calendar}"),
+        (_, None) => format!("{} RU/s, burst {burst} RU", rate.nano() as f64 / 1e9),
+    };
+    if rule.is_shadow { limit + ", in shadow mode" } else { limit }
 }
 
 /// Enough to see what was done; a file may have 10,000 limits.
@@ -58,7 +61,7 @@ const MOST_LINES: usize = 100;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::Rule;
+    use crate::limits::{Calendar, Period};
 
     fn rules(limits: &[(&str, u64)]) -> Rules {
         let mut rules = Rules::default();
@@ -82,6 +85,11 @@ mod tests {
         let expected = [("d", false, true), ("b", true, true), ("a", true, false)];
         assert_eq!(told, expected.map(|(name, before, after)| (name.to_owned(), before, after)));
         assert_eq!(changes(&after, &after), []);
-        assert_eq!(in_words(Limits::new(1_500, 2_000_000_000)), "1.5 RU/s, burst 3 RU");
+        let mut rule = Rule::new(Pattern::parse("a").unwrap(), Limits::new(1_500, 2_000_000_000));
+        assert_eq!(in_words(&rule), "1.5 RU/s, burst 3 RU");
+        rule.is_shadow = true;
+        rule.limits = Limits::in_window(3_000, Period::Day);
+        rule.calendar = Some(Calendar::new(Period::Day, Calendar::zone("Europe/Berlin").unwrap()).into());
+        assert_eq!(in_words(&rule), "3 RU in each day of the calendar in Europe/Berlin, in shadow mode");
     }
 }

@@ -24,7 +24,7 @@ use crate::fleet::wire::{
     Account, Answer, Counter, Gate, Hello, MAX_MESSAGE, OLDEST, Quota, QuotaServer, Report, ResetReply,
     ResetRequest, Share, ShowReply, ShowRequest, VERSION, Welcome, common_version, encoded,
 };
-use crate::limits::Name;
+use crate::limits::{Limits, Name, WallClock};
 
 /// The accounts and gates that all streams share.
 #[derive(Debug)]
@@ -46,12 +46,15 @@ impl Owner {
     /// An owner with these accounts, which decides while its lease is alive, if it needs one.
     #[must_use]
     pub fn new(accounts: Arc<Accounts>, counters: Arc<Counters>, lease: Option<Lease>) -> Arc<Self> {
+        accounts.set_clock(WallClock::at(clock::monotonic(), clock::unix_millis()));
         Arc::new(Self { accounts, counters, gates: Gates::default(), lease })
     }
 
     /// Gives back what gates were granted that have left, and in time forgets them. To be called several times a second.
     pub fn release_left(&self) {
-        self.gates.release_left(clock::monotonic());
+        let now = clock::monotonic();
+        self.accounts.set_clock(WallClock::at(now, clock::unix_millis()));
+        self.gates.release_left(now);
     }
 
     /// The service for a server of tonic's.
@@ -161,14 +164,15 @@ impl Owner {
         }
         let rules = self.accounts.rules();
         let shown = all.iter().take(most).map(|account| {
-            let state = account.lock();
+            let state = account.lock_at(now, self.accounts.wall());
             let rule = rules.rules.find(&account.name).map(|rule| rule.pattern.as_str().to_owned());
+            let limits = state.limits.map(Limits::evenly);
             Account {
                 name: account.name.as_str().to_owned(),
                 rule: rule.unwrap_or_default(),
-                per_sec: state.limits.map_or(0, |limits| encoded(limits.rate).0),
-                nano_per_sec: state.limits.map_or(0, |limits| encoded(limits.rate).1),
-                burst_us: state.limits.map_or(0, |limits| limits.burst_ns / 1_000),
+                per_sec: limits.map_or(0, |limits| encoded(limits.rate).0),
+                nano_per_sec: limits.map_or(0, |limits| encoded(limits.rate).1),
+                burst_us: limits.map_or(0, |limits| limits.burst_ns / 1_000),
                 level: state.shares.left(now),
                 held_back: state.shares.is_held_back(now),
                 demand_per_sec: state.shares.demand(now),
@@ -212,7 +216,8 @@ impl Owner {
         let name =
             Name::parse(name).map_err(|error| Status::invalid_argument(format!("the name {error}")))?;
         let Some(account) = self.accounts.find(&name) else { return Ok(ResetReply::default()) };
-        let level = account.lock().reset(clock::monotonic());
+        let now = clock::monotonic();
+        let level = account.lock_at(now, self.accounts.wall()).reset(now);
         self.counters.count(Event::Reset);
         tracing::warn!(limit = name.as_str(), left = level, ?operator, ?why, peer = %peer.address, "an account was reset");
         Ok(ResetReply { is_known: true, level })

@@ -173,21 +173,22 @@ impl Session {
             self.charged = report.number;
         }
         counters.count(if is_new { Event::Report } else { Event::Repeated });
+        let wall = accounts.wall();
         let mut shares = Vec::with_capacity(report.handles.len());
         for (place, handle) in unpack(&report.handles).enumerate() {
             let handle = handle.map_or(usize::MAX, |handle| handle as usize);
             let Some(account) = self.handles.get(handle).and_then(Handle::account) else {
-                shares.push((Share::Whole, Nanos::ZERO));
+                shares.push((Share::Whole, Nanos::ZERO, Nanos::ZERO));
                 continue;
             };
-            let mut state = account.lock();
+            let mut state = account.lock_at(now, wall);
             if is_new {
                 let (used, returned) = self.used(report, place);
                 // Of a name that the gate introduces it has gone by what others said.
                 let rules = if handle < known { self.rules } else { u64::MAX };
                 state.report(self.gate, now, used, (self.debt_of(used), returned), rules);
             }
-            shares.push((state.share(self.gate, now), state.full_in(now)));
+            shares.push((state.share(self.gate, now), state.full_in(now), state.window_left(now)));
         }
         self.rules = generation.number;
         let mut answer = answer(report.number, &shares);
@@ -272,7 +273,7 @@ impl Session {
             let handle = self.find(accounts, now, name);
             if let Handle::Account(account) = &handle {
                 let full_in = Nanos::from_micros(introduction.full_in_us);
-                account.lock().shares.add_debt(now, full_in);
+                account.lock_at(now, accounts.wall()).shares.add_debt(now, full_in);
             }
             self.handles.push(handle);
         }
@@ -358,10 +359,10 @@ impl Session {
     }
 }
 
-/// The answer to a report: each handle's share, and the time until its bucket is full.
-fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
+/// The answer to a report: each handle's share, the time until its bucket is full, and that until its window ends.
+fn answer(number: u64, shares: &[(Share, Nanos, Nanos)]) -> Answer {
     let part = |of: fn(Rate, u64) -> u64| {
-        column(shares.iter().map(|(share, _)| match share {
+        column(shares.iter().map(|(share, ..)| match share {
             Share::Whole => 0,
             Share::Part { rate, burst, .. } => of(*rate, *burst),
         }))
@@ -371,7 +372,8 @@ fn answer(number: u64, shares: &[(Share, Nanos)]) -> Answer {
         per_sec: part(|rate, _| encoded(rate).0),
         nano_per_sec: part(|rate, _| encoded(rate).1),
         burst_ru: part(|_, burst| burst.div_ceil(MilliRu::ONE_RU.0.into())),
-        full_in_ms: column(shares.iter().map(|(_, full_in)| full_in.0.div_ceil(1_000_000))),
+        full_in_ms: column(shares.iter().map(|(_, full_in, _)| full_in.0.div_ceil(1_000_000))),
+        window_left_ms: column(shares.iter().map(|(.., window)| window.0.div_ceil(1_000_000))),
         ..Answer::default()
     }
 }

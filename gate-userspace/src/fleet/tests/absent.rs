@@ -64,11 +64,11 @@ fn what_is_given_back_later_reaches_the_owner() {
     let left = |owner: &Owner, now| owner.accounts.all()[0].lock().shares.left(now);
     assert_eq!(left(&owner, at(0)), 10_000);
     gate.tick(&mut owner, at(5));
-    gate.table.give_back(&alice, MilliRu(60_000));
+    gate.table.give_back(&alice, MilliRu(60_000), at(5));
     gate.tick(&mut owner, at(10));
     assert_eq!(left(&owner, at(10)), 80_000, "10 RU have come in");
     // More than was taken is none's to give.
-    gate.table.give_back(&alice, MilliRu(4_000_000_000));
+    gate.table.give_back(&alice, MilliRu(4_000_000_000), at(10));
     gate.tick(&mut owner, at(15));
     assert_eq!(left(&owner, at(15)), 100_000);
 }

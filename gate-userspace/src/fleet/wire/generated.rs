@@ -127,6 +127,9 @@ pub struct Answer {
     /// A column: the rate of a slow share in billionths of a request unit per second; 0 where the column above says it.
     #[prost(uint64, repeated, tag = "11")]
     pub nano_per_sec: ::prost::alloc::vec::Vec<u64>,
+    /// A column: of limits that count in windows of the calendar, the time until the window ends in milliseconds, rounded up; 0 of others.
+    #[prost(uint64, repeated, tag = "12")]
+    pub window_left_ms: ::prost::alloc::vec::Vec<u64>,
 }
 /// The part of a limit that a gate may assign to its Envoys until its next report.
 #[allow(clippy::all)]
@@ -167,6 +170,10 @@ pub struct Limit {
     /// The rate in billionths of a request unit per second, if it is no whole number of thousandths; 0 where per_sec says it.
     #[prost(uint64, tag = "5")]
     pub nano_per_sec: u64,
+    /// Of a limit that counts in windows of the calendar: 1 for a minute, 2 an hour, 3 a day, 4 a week, 5 a month, 6 a year. The bucket is full
+    /// when one begins, and nothing comes in until the next. Then the rate only says what the times above stand for.
+    #[prost(uint32, tag = "6")]
+    pub window: u32,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,7 +3,7 @@
 use gate_common::units::{NANOS_PER_SEC, Nanos};
 
 use super::generated::Limit;
-use crate::limits::Limits;
+use crate::limits::{Limits, Period};
 use crate::policy::rate::Rate;
 
 impl Limit {
@@ -16,7 +16,13 @@ impl Limit {
             burst_us: limits.burst_ns / 1_000,
             max_debt_us: limits.max_debt_ns / 1_000,
             nano_per_sec,
+            window: number(limits.window),
         }
+    }
+
+    /// The length of its windows; `None` if it fills evenly, or in windows that this version does not know.
+    pub(crate) fn window(&self) -> Option<Period> {
+        Period::ALL.into_iter().find(|&period| number(Some(period)) == self.window)
     }
 
     /// The rate.
@@ -28,6 +34,12 @@ impl Limit {
     pub(crate) fn amount_in(&self, micros: u64) -> u64 {
         self.rate().amount_in(Nanos::from_micros(micros).0)
     }
+}
+
+/// The number of a window's length; 0 for none.
+pub(crate) fn number(window: Option<Period>) -> u32 {
+    let place = |window| Period::ALL.into_iter().zip(1..).find(|(period, _)| *period == window);
+    window.and_then(place).map_or(0, |(_, number)| number)
 }
 
 /// A rate in thousandths, at least 1, and in billionths if that is not exact. A fast one is exact enough.

@@ -30,7 +30,8 @@ impl Book {
     pub fn is_own(&self, line: u32, now: Nanos) -> bool {
         let Some(line) = self.lines.get(line as usize) else { return true };
         let is_lost = line.owner.is_none_or(|owner| self.has_lost(owner, now));
-        line.answer.is_known || is_lost && self.settings.on_lost == OnLost::Local
+        let is_known = line.answer.is_known && !line.debt.is_of_window_before(now);
+        is_known || is_lost && self.settings.on_lost == OnLost::Local
     }
 
     /// The amount that is left to give out here of a limit, if that is to be changed: in thousandths of a request unit.
@@ -66,7 +67,7 @@ impl Line {
     pub(super) fn left(&self, now: Nanos) -> Option<u64> {
         let limit = self.answer.limit.filter(Limit::is_long)?;
         let burst = Nanos::from_micros(limit.burst_us);
-        let left = burst.saturating_sub(self.full_at.saturating_sub(now));
+        let left = burst.saturating_sub(self.debt.full_in(now));
         let whole = limit.amount_in(limit.burst_us);
         let part = self.answer.limited.map_or(whole, |limited| limited.burst.min(whole));
         let one = u64::from(MilliRu::ONE_RU.0);

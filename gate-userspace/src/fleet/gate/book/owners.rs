@@ -111,8 +111,7 @@ impl Line {
         let debt = self.charged_before_loss.unwrap_or(self.charged).min(self.charged);
         let debt = if kept_until.is_some() { debt } else { 0 };
         if let Some(limit) = self.answer.limit {
-            let from = self.full_at.max(reported);
-            self.full_at = from.saturating_add(Nanos(limit.rate().time_for(debt)));
+            self.debt = self.debt.with(Nanos(limit.rate().time_for(debt)), reported);
         }
         let one_interval = |amount: u64, since: Nanos| {
             scaled(amount, interval.0, now.saturating_sub(since).max(interval).max(Nanos(1)).0)
