@@ -107,6 +107,9 @@ enum Action {
         /// A new file for the limits; without it they are printed.
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Limits count in windows of the calendar, as there; without it they are buckets that fill evenly.
+        #[arg(long)]
+        calendar: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -239,6 +242,7 @@ refused, and may look at what the other has applied.";
 const IMPORT_EXAMPLES: &str = "\
 Examples:
   gate quota import ratelimit.yaml --output limits.toml
+  gate quota import ratelimit.yaml --calendar
   gate quota import ratelimit.yaml | diff limits.toml -
 
 What was not carried over is on standard error, by line. The file can be checked and applied by `gate quota apply`, and its sections copied into
@@ -270,7 +274,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Apply { file, revision, remove_all, why, etcd } => {
             in_etcd::apply(&file, (revision, remove_all), why.as_deref(), &etcd)
         }
-        Action::Import { file, output, json } => import::import(&file, output.as_deref(), json),
+        Action::Import { file, output, calendar, json } => {
+            import::import(&file, output.as_deref(), calendar, json)
+        }
         Action::Owners { etcd } => in_etcd::owners(&etcd),
     }
 }

@@ -30,17 +30,20 @@ pub struct Imported {
     pub notes: Vec<Note>,
 }
 
-/// Reads a configuration of envoyproxy/ratelimit; `file` is what faults call it.
+/// Reads a configuration of envoyproxy/ratelimit; `file` is what faults call it. With `by_calendar`, limits count in windows of the calendar,
+/// but for those by the second.
 ///
 /// # Errors
 ///
 /// Everything that ratelimit would refuse, by line.
-pub fn import_ratelimit(file: &str, text: &str) -> Result<Imported, Faults> {
+pub fn import_ratelimit(file: &str, text: &str, by_calendar: bool) -> Result<Imported, Faults> {
     let root = yaml::read(file, text)?;
     let mut notes = Vec::new();
     let read = descriptor::read(&root, &mut notes);
     let (domain, descriptors) = read.map_err(|faults| Faults { file: file.to_owned(), faults })?;
-    let mut rules = RuleWriter { domain: &domain, text: HEAD.to_owned(), taken: BTreeSet::new(), notes };
+    let mut rules =
+        RuleWriter { domain: &domain, by_calendar, text: String::new(), taken: BTreeSet::new(), notes };
+    rules.text.push_str(if by_calendar { HEAD_OF_WINDOWS } else { HEAD });
     rules.add_all(&descriptors, &mut Vec::new());
     let RuleWriter { text, taken, mut notes, .. } = rules;
     notes.sort();
@@ -49,6 +52,7 @@ pub fn import_ratelimit(file: &str, text: &str) -> Result<Imported, Faults> {
 
 struct RuleWriter<'d> {
     domain: &'d str,
+    by_calendar: bool,
     text: String,
     taken: BTreeSet<Pattern>,
     notes: Vec<Note>,
@@ -89,6 +93,9 @@ impl<'d> RuleWriter<'d> {
             Ok(pattern) => {
                 let name = toml::Value::String(pattern.as_str().to_owned());
                 let _ = write!(self.text, "\n[[limit]] # line {line}\nname = {name}\nquota = \"{rate}\"\n");
+                if self.by_calendar && rate.has_window() {
+                    self.text.push_str("window = \"calendar\"\n");
+                }
                 if is_shadow {
                     self.text.push_str("mode = \"shadow\"\n");
                 }
@@ -104,6 +111,10 @@ impl<'d> RuleWriter<'d> {
 const HEAD: &str = "\
 # Made by `gate quota import` of a configuration of envoyproxy/ratelimit. A limit is a bucket that holds its number of requests and fills
 # evenly within its unit of time, not a window that begins anew with the unit.
+";
+const HEAD_OF_WINDOWS: &str = "\
+# Made by `gate quota import --calendar` of a configuration of envoyproxy/ratelimit. Windows are those of the calendar in UTC; there weeks begin
+# on Thursday, and months and years have 30 and 365 days. A limit by the second is a bucket that fills evenly.
 ";
 
 #[cfg(test)]

@@ -241,4 +241,6 @@ const TENANT: &str = "tenant";
 const MAX_DESCRIPTORS: usize = 32;
 
 #[cfg(test)]
+mod ratelimit_cases;
+#[cfg(test)]
 mod tests;

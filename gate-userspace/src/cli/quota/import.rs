@@ -17,9 +17,14 @@ struct Result {
     not_carried_over: Vec<RatelimitNote>,
 }
 
-pub(super) fn import(file: &Path, output: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn import(
+    file: &Path,
+    output: Option<&Path>,
+    by_calendar: bool,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
     let name = file.display().to_string();
-    let Imported { text, limits, notes } = import_ratelimit(&name, &read_text(file)?)?;
+    let Imported { text, limits, notes } = import_ratelimit(&name, &read_text(file)?, by_calendar)?;
     if let Some(output) = output {
         let mut options = std::fs::OpenOptions::new();
         let file = options.write(true).create_new(true).open(output);

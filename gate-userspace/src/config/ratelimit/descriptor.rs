@@ -42,6 +42,13 @@ pub(super) enum Rate {
     Requests(u32, &'static str),
 }
 
+impl Rate {
+    /// True if there are windows of the calendar of its unit.
+    pub(super) fn has_window(self) -> bool {
+        matches!(self, Self::Requests(1.., unit) if unit != SECOND)
+    }
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -349,4 +356,5 @@ const DESCRIPTOR: [&str; 10] = [
     "metadata",
 ];
 const RATE: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-const UNITS: [&str; 7] = ["second", "minute", "hour", "day", "week", "month", "year"];
+const SECOND: &str = "second";
+const UNITS: [&str; 7] = [SECOND, "minute", "hour", "day", "week", "month", "year"];

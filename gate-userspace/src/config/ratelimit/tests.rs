@@ -2,7 +2,7 @@ use super::*;
 use crate::config::quota::parse_limits;
 
 fn imported(text: &str) -> Imported {
-    let imported = import_ratelimit("rl.yaml", text).unwrap();
+    let imported = import_ratelimit("rl.yaml", text, false).unwrap();
     let read = parse_limits("limits.toml", &imported.text).unwrap();
     assert_eq!(read.rules.list().len(), imported.limits, "{}", imported.text);
     imported
@@ -212,9 +212,24 @@ fn every_fault_has_its_line() {
             "needs the name of another",
         ),
     ] {
-        let faults = import_ratelimit("rl.yaml", text).unwrap_err().to_string();
+        let faults = import_ratelimit("rl.yaml", text, false).unwrap_err().to_string();
         assert!(faults.contains(fault), "{faults}\nlacks {fault}");
     }
     let deep = format!("domain: {}", "[".repeat(1_000));
-    assert!(import_ratelimit("rl.yaml", &deep).is_err());
+    assert!(import_ratelimit("rl.yaml", &deep, false).is_err());
+}
+
+#[test]
+fn windows_are_those_of_the_calendar_if_asked_for() {
+    let text = "domain: shop
+descriptors:
+  - { key: a, rate_limit: { unit: day, requests_per_unit: 5 } }
+  - { key: b, rate_limit: { unit: second, requests_per_unit: 50 } }
+  - { key: c, rate_limit: { unit: minute, requests_per_unit: 0 } }
+  - { key: d, rate_limit: { unlimited: true } }
+";
+    let imported = import_ratelimit("rl.yaml", text, true).unwrap();
+    let read = parse_limits("limits.toml", &imported.text).unwrap();
+    let by_calendar: Vec<_> = read.rules.list().iter().map(|rule| rule.calendar.is_some()).collect();
+    assert_eq!(by_calendar, [true, false, false, false], "{}", imported.text);
 }

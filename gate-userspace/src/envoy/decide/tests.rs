@@ -13,7 +13,7 @@ use crate::control::occupied::occupied;
 use crate::control::tick::Ticker;
 use crate::kernel::{Maps, Sizes};
 
-const TEXT: &str = r#"
+pub(super) const TEXT: &str = r#"
     [[service]]
     name = "cache"
     protocol = "memcached"
@@ -61,7 +61,7 @@ fn quotas() -> Quotas {
     quotas_of(TEXT)
 }
 
-fn quotas_of(text: &str) -> Quotas {
+pub(super) fn quotas_of(text: &str) -> Quotas {
     let config = Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"));
     let room = capacities(&needs(&config), 1_000);
     let tenants = room.tenant_capacity;
@@ -79,7 +79,7 @@ fn quotas_of(text: &str) -> Quotas {
     Quotas::new(table, NamedTenants::new(maps, 7), Arc::default())
 }
 
-fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+pub(super) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |&(key, value): &(&str, &str)| Entry { key: key.to_owned(), value: value.to_owned() };
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
 }
