@@ -23,11 +23,19 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
             section.fault("name", format!("is one too many: there may be {MAX_LIMITS}"));
         }
         let pattern = section.need("name", "\"shop/user=*\"", pattern);
+        let label = section.get("label", label);
+        let pattern = match (pattern, label) {
+            // A label that was read is one.
+            (Some(pattern), Some(label)) => pattern.with_label(&label).ok(),
+            (pattern, _) => pattern,
+        };
         let (limits, calendar) = limits(&mut section);
         let is_shadow = section.get("mode", one_of(&Mode::WRITTEN)) == Some(Mode::Shadow);
         if let Some(pattern) = pattern {
             if let Some(line) = lines.get(&pattern) {
-                section.fault("name", format!("is taken, on line {line}"));
+                section.fault("name", format!("is taken, on line {line}; a further limit of the same names has a label, e.g. label = \"daily\""));
+            } else if has_many_labels(&rules, &pattern) {
+                section.fault("label", format!("is one too many: a domain may have {MAX_LABELS}"));
             } else {
                 lines.insert(pattern.clone(), section.line("name"));
                 rules
@@ -38,6 +46,21 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
         section.finish();
     }
     rules
+}
+
+fn label(text: &str) -> Result<String, Wrong> {
+    // Of any pattern.
+    let pattern = Pattern::parse("a").and_then(|pattern| pattern.with_label(text));
+    pattern
+        .map(|_| text.to_owned())
+        .map_err(|error| error.to_string().replacen("has a label that is not", "must be", 1))
+}
+
+/// True if a pattern has a further label in its domain than there may be: each is looked for with every request.
+fn has_many_labels(rules: &Rules, pattern: &Pattern) -> bool {
+    let labels = rules.labels_like(pattern);
+    labels.len() >= MAX_LABELS
+        && pattern.label().is_some_and(|label| !labels.iter().any(|known| &**known == label))
 }
 
 fn pattern(text: &str) -> Result<Pattern, Wrong> {
@@ -208,6 +231,7 @@ const PERIODS: [(&[&str], Option<Period>, Nanos); 7] = [
 const BURST_RANGE: (Nanos, Nanos) = (Nanos::from_millis(4), Nanos::from_secs(366 * DAY));
 const DEBT_RANGE: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(366 * DAY));
 const MAX_LIMITS: usize = 10_000;
+const MAX_LABELS: usize = 8;
 
 #[cfg(test)]
 mod tests {
@@ -283,6 +307,31 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_the_same_names_have_labels() {
+        let text = |label: &str| {
+            format!("[[limit]]\nname = \"shop/user=*\"\nquota = \"5/day\"\nlabel = \"{label}\"\n")
+        };
+        let plain = "[[limit]]\nname = \"shop/user=*\"\nquota = \"5/s\"\n";
+        let rules = parse(&format!("{plain}{}", text("daily"))).unwrap();
+        let found: Vec<_> = rules.list().iter().map(|rule| rule.pattern.as_str()).collect();
+        assert_eq!(found, ["shop/user=*", "shop/user=*/=daily"]);
+        let faults = parse(&format!("{}{}", text("daily"), text("daily"))).unwrap_err();
+        assert!(faults[0].contains("is taken, on line 2"), "{faults:?}");
+        for label in ["", "Daily", "a/b", &"x".repeat(33)] {
+            let faults = parse(&text(label)).unwrap_err();
+            assert!(faults[0].contains("must be 1 to 32 lower-case letters"), "{faults:?}");
+        }
+        let many: String = ["a", "b", "c", "d", "e", "f", "g", "h"].map(text).concat();
+        assert!(parse(&many).is_ok());
+        assert!(
+            parse(&(many.clone() + &text("i"))).unwrap_err()[0]
+                .contains("is one too many: a domain may have 8")
+        );
+        let other = "[[limit]]\nname = \"other\"\nquota = \"5/day\"\nlabel = \"i\"\n";
+        assert!(parse(&(many + other)).is_ok());
+    }
+
+    #[test]
     fn a_window_of_the_calendar_is_read_with_its_zone() {
         let read = |more: &str| {
             parse(&format!("[[limit]]\nname = \"a\"\n{more}")).map(|rules| rules.list()[0].clone())
@@ -350,7 +399,8 @@ mod tests {
                  itself as %2A",
                 "9: limit[2].qouta = \"1\": unknown key; did you mean quota?",
                 "10: limit[3].quota: is missing, e.g. quota = \"5000 RU/s\" or \"5/day\"",
-                "11: limit[3].name = \"shop/user=%61\": is taken, on line 7",
+                "11: limit[3].name = \"shop/user=%61\": is taken, on line 7; a further limit of the same names has a label, e.g. \
+                 label = \"daily\"",
                 "12: limit[3].burst = \"1ms\": must be from 4ms to 31622400s",
             ]
         );

@@ -1,7 +1,7 @@
 //! The decision on one request: its descriptors are charged all or none.
 //!
 //! A descriptor is a name (its request's domain, then its entries). If a `[[limit]]` fits it, that name's bucket is charged. Else, if
-//! its one entry is `tenant=NAME`, the tenant's is. Anything else passes. A limit that the request itself brings has a bucket
+//! its one entry is `tenant=NAME`, the tenant's is. Anything else passes. Limits with a label have further buckets. A limit that the request itself brings has a bucket
 //! beside those, so it can only lower.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ use super::wire::rls::RateLimitDescriptor;
 use super::wire::rls::rate_limit_response::{Code, DescriptorStatus};
 use super::wire::rls::{RateLimitRequest, RateLimitResponse};
 use crate::dispatcher::{NamedTenants, TenantId};
-use crate::limits::{Charge, Charged, Limits, Name, NameError, Refusal, Standing, Table};
+use crate::limits::{Charge, Charged, Limits, Name, NameError, Standing, Table};
 
 /// The quotas that requests are decided by.
 #[derive(Debug)]
@@ -56,6 +56,8 @@ pub(super) enum Invalid {
 /// One descriptor: who pays how much.
 struct Plan {
     name: Name,
+    /// Those of its limits with a label.
+    labelled: Vec<Name>,
     tenant: Option<TenantId>,
     demand: Demand,
     lowered: Option<(Name, Limits)>,
@@ -72,15 +74,17 @@ impl Quotas {
         request: &RateLimitRequest,
         now: Nanos,
     ) -> Result<RateLimitResponse, Invalid> {
-        let decided = self.plan(request, now).map(|plans| self.charge(&plans, now));
+        let decided = self.plan(request, now).map(|plans| (self.charge(&plans, now), plans));
         let event = match &decided {
             Err(_) => Event::Invalid,
-            Ok(verdicts) if verdicts.iter().any(Verdict::is_refused) => Event::OverLimit,
+            Ok((verdicts, _)) if verdicts.iter().any(Verdict::is_refused) => Event::OverLimit,
             Ok(_) => Event::Ok,
         };
         self.counters.count(event);
         let overall = if event == Event::OverLimit { Code::OverLimit } else { Code::Ok };
-        let statuses: Vec<DescriptorStatus> = decided?.into_iter().map(status).collect();
+        let (verdicts, plans) = decided?;
+        let of_plan = |(verdict, plan): (Verdict, &Plan)| status(verdict, plan.label(verdict.place));
+        let statuses: Vec<DescriptorStatus> = verdicts.into_iter().zip(&plans).map(of_plan).collect();
         Ok(RateLimitResponse { overall_code: overall as i32, statuses })
     }
 
@@ -108,12 +112,21 @@ impl Quotas {
         now: Nanos,
     ) -> Result<Plan, Invalid> {
         let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let named = name_of(&request.domain, entries, || self.table.rules());
-        let (name, was_hashed) = named.map_err(|error| Invalid::Name { place, error })?;
+        let rules = self.table.rules();
+        let name_of = |label| {
+            let named = name_of(&request.domain, entries.clone(), label, &rules);
+            named.map_err(|error| Invalid::Name { place, error })
+        };
+        let (name, was_hashed) = name_of(None)?;
+        let mut labelled = Vec::new();
+        for label in rules.labels(&request.domain) {
+            let (name, _) = name_of(Some(label))?;
+            labelled.extend(rules.find(&name).is_some().then_some(name));
+        }
         let lowered =
             descriptor.limit.map(|limit| override_of(limit).ok_or(Invalid::Unit { place })).transpose()?;
         let lowered = lowered.map(|(limits, what)| (name.with_override(what), limits));
-        let is_named = self.table.rules().find(&name).is_some();
+        let is_named = !labelled.is_empty() || rules.find(&name).is_some();
         let tenant = match &descriptor.entries[..] {
             [entry] if entry.key == TENANT && !is_named => self.tenants().find(&entry.value, now),
             _ => None,
@@ -126,7 +139,7 @@ impl Quotas {
         if was_hashed {
             self.counters.count(Event::Hashed);
         }
-        Ok(Plan { name, tenant, demand: Demand::of(descriptor, request.hits_addend), lowered })
+        Ok(Plan { name, labelled, tenant, demand: Demand::of(descriptor, request.hits_addend), lowered })
     }
 
     /// Charges all or none. Tenants come first: what they are charged can be given back before it is counted.
@@ -138,7 +151,7 @@ impl Quotas {
         self.charge_names(plans, &mut verdicts, is_refused, now);
         let is_refused = verdicts.iter().any(Verdict::is_refused);
         // Of one bucket nothing was taken by a request that it has refused.
-        let has_one_bucket = matches!(plans, [plan] if plan.lowered.is_none());
+        let has_one_bucket = matches!(plans, [plan] if plan.lowered.is_none() && plan.labelled.is_empty());
         let is_stale =
             |plan: &Plan| is_refused && !has_one_bucket || matches!(plan.demand, Demand::GiveBack(_));
         let mut tenants = self.tenants();
@@ -154,10 +167,11 @@ impl Quotas {
             }
             let level = plan.tenant.and_then(|tenant| tenants.level(tenant, now));
             if let Some(level) = level {
-                verdict.narrow(Standing::of(level.limits.into(), level.reset));
+                verdict.narrow(Standing::of(level.limits.into(), level.reset), 0);
             } else if plan.tenant.is_none() && is_stale(plan) {
                 // What was taken has been given back since.
-                verdict.replace(self.table.standing(&plan.name, now));
+                let later = plan.names().nth(verdict.place).and_then(|name| self.table.standing(name, now));
+                verdict.replace(later);
             }
         }
         verdicts
@@ -174,7 +188,7 @@ impl Quotas {
             Demand::GiveBack(_) => Ok(()),
         };
         let wait = result.err().map(|refusal| refusal.retry_after);
-        Verdict { refused: wait, standing: None }
+        Verdict { refused: wait, ..Verdict::default() }
     }
 
     fn charge_names(&self, plans: &[Plan], verdicts: &mut [Verdict], only_ask: bool, now: Nanos) {
@@ -186,11 +200,12 @@ impl Quotas {
                 Demand::Ask(cost) => (cost, true),
                 Demand::GiveBack(_) => continue,
             };
-            let named = plan.tenant.is_none().then_some((&plan.name, None));
-            let lowered = plan.lowered.as_ref().map(|(name, limits)| (name, Some(*limits)));
-            for (name, limits) in named.into_iter().chain(lowered) {
+            let named = plan.names().enumerate().map(|(which, name)| (which, name, None));
+            let named = named.filter(|_| plan.tenant.is_none());
+            let lowered = plan.lowered.as_ref().map(|(name, limits)| (0, name, Some(*limits)));
+            for (which, name, limits) in named.chain(lowered) {
                 charges.push(Charge { name, cost, is_question, limits });
-                places.push(place);
+                places.push((place, which));
             }
         }
         let charged = if self.is_shadowed() {
@@ -198,21 +213,21 @@ impl Quotas {
         } else {
             self.table.charge(&charges, now)
         };
-        for (place, charged) in places.into_iter().zip(charged) {
+        for ((place, which), charged) in places.into_iter().zip(charged) {
             match charged {
                 Charged::Unlimited | Charged::Untracked => {}
-                Charged::Within(standing) => verdicts[place].narrow(standing),
+                Charged::Within(standing) => verdicts[place].narrow(standing, which),
                 Charged::Shadowed(standing) => {
                     self.counters.count(Event::Shadowed);
-                    verdicts[place].narrow(standing);
+                    verdicts[place].narrow(standing, which);
                 }
-                Charged::Refused(standing, refusal) => verdicts[place].refuse(standing, refusal),
+                Charged::Refused(standing, refusal) => verdicts[place].refuse(standing, refusal, which),
             }
         }
     }
 
     fn give_back(&self, plan: &Plan, cost: MilliRu, now: Nanos) {
-        self.table.give_back(&plan.name, cost, now);
+        plan.names().for_each(|name| self.table.give_back(name, cost, now));
         if let Some((lowered, _)) = &plan.lowered {
             self.table.give_back(lowered, cost, now);
         }
@@ -224,14 +239,15 @@ impl Quotas {
     }
 }
 
-impl Verdict {
-    fn refuse(&mut self, standing: Standing, refusal: Refusal) {
-        let wait = match refusal {
-            Refusal::Until(wait) => wait,
-            Refusal::TooLarge => Nanos::ZERO,
-        };
-        self.refused = Some(self.refused.map_or(wait, |before| before.max(wait)));
-        self.narrow(standing);
+impl Plan {
+    /// Its name, and those of its limits with a label.
+    fn names(&self) -> impl Iterator<Item = &Name> {
+        std::iter::once(&self.name).chain(&self.labelled)
+    }
+
+    /// The label of one of them.
+    fn label(&self, place: usize) -> Option<&str> {
+        self.names().nth(place)?.label()
     }
 }
 

@@ -1,7 +1,6 @@
 //! From a descriptor to what is charged for it.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use gate_common::units::{MilliRu, Nanos};
 use percent_encoding::percent_decode_str;
@@ -34,7 +33,7 @@ impl Demand {
     }
 }
 
-/// The name of a domain and entries. If it is too long, hashes stand in it for what its rule leaves open of the values, and the second is true:
+/// The name of a domain and entries for the limits with this label, or without one. If it is too long, hashes stand in it for what its rule leaves open of the values, and the second is true:
 /// for the longest, one after the other until it has room, else one for all. What the rule spells out stays, so that the name has the same
 /// rule. A value that could be one with a hash gets a hash of its own, so that nobody says another's name.
 ///
@@ -44,22 +43,25 @@ impl Demand {
 pub(super) fn name_of<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
-    rules: impl FnOnce() -> Arc<Rules>,
+    label: Option<&str>,
+    rules: &Rules,
 ) -> Result<(Name, bool), NameError> {
+    let labelled = |name: Name| label.map_or(name.clone(), |label| name.with_label(label));
     match Name::of(domain, entries.clone()) {
         Err(NameError::TooLong) => {}
         Ok(_) if entries.clone().any(|(_, value)| value.contains(Name::MARK)) => {}
-        result => return Ok((result?, false)),
+        result => return Ok((labelled(result?), false)),
     }
-    Ok((shortened(domain, entries, &rules())?, true))
+    Ok((labelled(shortened(domain, entries, label, rules)?), true))
 }
 
 fn shortened<'e>(
     domain: &str,
     entries: impl Iterator<Item = (&'e str, &'e str)> + Clone,
+    label: Option<&str>,
     rules: &Rules,
 ) -> Result<Name, NameError> {
-    let rule = rules.find_by_parts(domain, entries.clone());
+    let rule = rules.find_by_parts(domain, entries.clone(), label);
     let mut open = rule.map(|rule| rule.pattern.open());
     let mut entries: Vec<Shortened<'_>> = entries
         .map(|(key, value)| {
@@ -178,7 +180,7 @@ mod tests {
     }
 
     fn name(entries: &[(&str, &str)], rules: &Rules) -> Result<(String, bool), NameError> {
-        let (name, was_hashed) = name_of("shop", entries.iter().copied(), || Arc::new(rules.clone()))?;
+        let (name, was_hashed) = name_of("shop", entries.iter().copied(), None, rules)?;
         Ok((name.as_str().to_owned(), was_hashed))
     }
 
@@ -249,8 +251,8 @@ mod tests {
             }
             for entries in names {
                 let entries: Vec<_> = entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-                let by_parts = rules.find_by_parts("s", entries.iter().copied());
-                let (name, _) = name_of("s", entries.iter().copied(), || Arc::new(rules.clone())).unwrap();
+                let by_parts = rules.find_by_parts("s", entries.iter().copied(), None);
+                let (name, _) = name_of("s", entries.iter().copied(), None, &rules).unwrap();
                 prop_assert_eq!(rules.find(&name), by_parts);
             }
         }
@@ -276,7 +278,7 @@ mod tests {
             }
             let name = |entries: &[(String, String)]| {
                 let entries = entries.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-                name_of("s", entries, || Arc::new(rules.clone())).unwrap().0
+                name_of("s", entries, None, &rules).unwrap().0
             };
             let said = name(&one);
             let others: Vec<_> = one.iter().zip(other).map(|((key, _), value)| (key.clone(), value)).collect();

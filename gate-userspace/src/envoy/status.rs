@@ -5,7 +5,7 @@ use gate_common::units::{NANOS_PER_SEC, Nanos};
 use super::wire::rls::Duration;
 use super::wire::rls::rate_limit_response::rate_limit::Unit;
 use super::wire::rls::rate_limit_response::{Code, DescriptorStatus, RateLimit};
-use crate::limits::{Limits, Period, Standing};
+use crate::limits::{Limits, Period, Refusal, Standing};
 use crate::policy::rate::Rate;
 
 /// The verdict on one descriptor.
@@ -13,8 +13,10 @@ use crate::policy::rate::Rate;
 pub(super) struct Verdict {
     /// If it is refused, the time until it would pass; zero if it never would, or nobody knows.
     pub(super) refused: Option<Nanos>,
-    /// The bucket that holds the least of those that it is charged to.
+    /// The strictest of the buckets that it is charged to: of a refusal that for which it waits longest, otherwise the one that holds least.
     pub(super) standing: Option<Standing>,
+    /// Which of the descriptor's names that bucket has.
+    pub(super) place: usize,
 }
 
 impl Verdict {
@@ -22,10 +24,21 @@ impl Verdict {
         self.refused.is_some()
     }
 
-    /// Takes over the standing of another bucket, if that holds less.
-    pub(super) fn narrow(&mut self, standing: Standing) {
+    /// Takes over the standing of another bucket, that of this name, if it holds less.
+    pub(super) fn narrow(&mut self, standing: Standing, place: usize) {
         if self.standing.is_none_or(|held| standing.remaining < held.remaining) {
-            self.standing = Some(standing);
+            (self.standing, self.place) = (Some(standing), place);
+        }
+    }
+
+    /// Takes over the refusal of a bucket, that of this name, if it is the first one or lasts longer.
+    pub(super) fn refuse(&mut self, standing: Standing, refusal: Refusal, place: usize) {
+        let wait = match refusal {
+            Refusal::Until(wait) => wait,
+            Refusal::TooLarge => Nanos::ZERO,
+        };
+        if self.refused.is_none_or(|before| wait > before) {
+            (self.refused, self.standing, self.place) = (Some(wait), Some(standing), place);
         }
     }
 
@@ -39,8 +52,8 @@ impl Verdict {
 }
 
 /// A status: the limit, what remains of it, and in whole seconds, rounded up, when it is all there again or, for a refusal, when
-/// the same request would pass. Without a limit it is a bare code.
-pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
+/// the same request would pass; and the limit's label. Without a limit it is a bare code.
+pub(super) fn status(verdict: Verdict, label: Option<&str>) -> DescriptorStatus {
     let code = if verdict.is_refused() { Code::OverLimit } else { Code::Ok };
     let standing = verdict.standing.filter(|standing| standing.limits.rate != Rate::UNLIMITED);
     let reset = match (verdict.refused, standing) {
@@ -49,7 +62,9 @@ pub(super) fn status(verdict: Verdict) -> DescriptorStatus {
     };
     DescriptorStatus {
         code: code as i32,
-        current_limit: standing.and_then(|standing| limit(standing.limits)),
+        current_limit: standing
+            .and_then(|standing| limit(standing.limits))
+            .map(|limit| RateLimit { name: label.unwrap_or_default().to_owned(), ..limit }),
         limit_remaining: standing.map_or(0, |standing| requests(standing.remaining)),
         duration_until_reset: reset.map(whole_seconds),
     }

@@ -302,7 +302,7 @@ impl Shared {
         let mut entries: Vec<_> =
             bucket.bucket.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         entries.sort_unstable();
-        let (name, was_hashed) = name_of(domain, entries.into_iter(), || self.quotas.table.rules())
+        let (name, was_hashed) = name_of(domain, entries.into_iter(), None, &self.quotas.table.rules())
             .map_err(|error| invalid(format!("a bucket {error}")))?;
         if was_hashed {
             self.counters.count(Event::Hashed);

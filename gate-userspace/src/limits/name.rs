@@ -3,6 +3,9 @@
 //! A name is a domain and up to eight entries of a key and a value, in the order in which the request has them. Each name
 //! has one spelling: what has a meaning here (`/`, `=`, `*`, `%`), control characters and what is not ASCII are
 //! percent-encoded in a domain, a key and a value, with capital digits. So two names are equal if their texts are.
+//!
+//! A label at the end (`shop/user=alice/=daily`) makes the name that of a further limit of the same requests. It stands where an entry has no key,
+//! so no request has it.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -59,6 +62,9 @@ pub enum NameError {
     /// A pattern has the character that begins the hash of a long value.
     #[error("has a %01, which begins the hash of a long value")]
     Mark,
+    /// An entry without a key is not at the end, or is no label.
+    #[error("has a label that is not 1 to {} lower-case letters, digits, '-' and '_'", Name::MAX_LABEL)]
+    Label,
     /// There are more entries than a name may have.
     #[error("has more than {} entries", Name::MAX_ENTRIES)]
     TooManyEntries,
@@ -71,8 +77,10 @@ pub enum NameError {
 }
 
 impl Name {
-    /// The longest spelling, in bytes.
+    /// The longest spelling, in bytes, without a label.
     pub const MAX_BYTES: usize = 256;
+    /// The longest label, in bytes.
+    pub const MAX_LABEL: usize = 32;
     /// The most entries.
     pub const MAX_ENTRIES: usize = 8;
     /// The room for the hash of a long value, in bytes: [`Name::MARK`] as it is spelt, and 16 bytes in hexadecimal.
@@ -104,14 +112,31 @@ impl Name {
     ///
     /// [`NameError`].
     pub fn parse(text: &str) -> Result<Self, NameError> {
-        let spelling = Spelling::parse(text, false)?;
-        Ok(Self(spelling.text.into()))
+        let (text, label) = split_label(text);
+        let name = Self(Spelling::parse(text, false)?.text.into());
+        match label {
+            None => Ok(name),
+            Some(label) if is_label(label) => Ok(name.with_label(label)),
+            Some(_) => Err(NameError::Label),
+        }
+    }
+
+    /// The name of a further limit of the same requests.
+    #[must_use]
+    pub fn with_label(&self, label: &str) -> Self {
+        Self(format!("{}{LABEL}{label}", self.0).into())
     }
 
     /// Its spelling.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Its label; `None` if it has none.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        split_label(&self.0).1
     }
 
     /// Its domain and its entries, as they are spelt.
@@ -143,6 +168,20 @@ impl Hash for Name {
         self.0.hash(state);
     }
 }
+
+/// A spelling without its label, and that.
+pub(super) fn split_label(spelling: &str) -> (&str, Option<&str>) {
+    spelling.rsplit_once(LABEL).map_or((spelling, None), |(name, label)| (name, Some(label)))
+}
+
+/// True if it is one.
+pub(super) fn is_label(text: &str) -> bool {
+    let may_be_in_it = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_');
+    (1..=Name::MAX_LABEL).contains(&text.len()) && text.bytes().all(may_be_in_it)
+}
+
+/// Begins a label.
+pub(super) const LABEL: &str = "/=";
 
 /// A name or a pattern while it is written.
 pub(super) struct Spelling {
@@ -276,13 +315,28 @@ mod tests {
     }
 
     #[test]
+    fn a_label_is_no_entry_of_a_request() {
+        let alice = Name::of("shop", [("user", "alice")]).unwrap();
+        let daily = Name::parse("shop/user=alice/=daily").unwrap();
+        assert_eq!(daily, alice.with_label("daily"));
+        assert_eq!(daily.as_str(), "shop/user=alice/=daily");
+        assert_eq!(Name::of("shop", [("user", "alice"), ("", "daily")]), Err(NameError::Empty));
+        let other = Name::of("shop", [("user", "alice/=daily")]).unwrap();
+        assert_eq!(other.as_str(), "shop/user=alice%2F%3Ddaily");
+    }
+
+    #[test]
     fn a_text_that_is_no_name_says_why() {
         let long = format!("shop/user={}", "x".repeat(Name::MAX_BYTES));
         let deep = format!("shop{}", "/a=b".repeat(Name::MAX_ENTRIES + 1));
         for (text, error) in [
             ("", NameError::Empty),
             ("/user=alice", NameError::Empty),
-            ("shop/=alice", NameError::Empty),
+            ("shop/=Alice", NameError::Label),
+            ("shop/=", NameError::Label),
+            ("shop/=a/user=b", NameError::Label),
+            ("shop/=a/=b", NameError::Empty),
+            ("/=a", NameError::Empty),
             ("shop/user", NameError::NotAnEntry),
             ("shop/", NameError::NotAnEntry),
             ("shop/a=b=c", NameError::NotAnEntry),
@@ -323,7 +377,8 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic_and_a_name_reads_back(text in "\\PC{0,300}") {
             if let Ok(name) = Name::parse(&text) {
-                proptest::prop_assert!(name.as_str().len() <= Name::MAX_BYTES);
+                let (unlabelled, _) = split_label(name.as_str());
+                proptest::prop_assert!(unlabelled.len() <= Name::MAX_BYTES);
                 proptest::prop_assert_eq!(Name::parse(name.as_str()), Ok(name.clone()));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::name::{Fit, Name, NameError, Spelling, parts};
+use super::name::{Fit, LABEL, Name, NameError, Spelling, is_label, parts, split_label};
 
 /// A name, or one in which a `*` stands for the rest of some entries' values, or for all of them. It fits names with the same domain and the same
 /// keys in the same order.
@@ -45,6 +45,25 @@ impl Pattern {
         let longest = |others| text.len() - stars + Name::HASH_BYTES + others * Name::MARK_BYTES;
         let has_room = stars.checked_sub(1).is_none_or(|others| longest(others) <= Name::MAX_BYTES);
         if has_room { Ok(Self(text.into())) } else { Err(NameError::NoRoom) }
+    }
+
+    /// The same pattern with a label, of a further limit of the same names.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError::Label`].
+    pub fn with_label(self, label: &str) -> Result<Self, NameError> {
+        if is_label(label) {
+            Ok(Self(format!("{}{LABEL}{label}", self.0).into()))
+        } else {
+            Err(NameError::Label)
+        }
+    }
+
+    /// Its label; `None` if it has none.
+    #[must_use]
+    pub fn label(&self) -> Option<&str> {
+        split_label(&self.0).1
     }
 
     /// Its spelling.

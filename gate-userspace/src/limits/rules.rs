@@ -40,6 +40,8 @@ impl Rule {
 pub struct Rules {
     list: Vec<Rule>,
     domains: HashMap<Box<str>, Node, RandomState>,
+    /// By domain, the labels of its rules.
+    labels: HashMap<Box<str>, Vec<Box<str>>, RandomState>,
 }
 
 /// A rule's pattern is that of an earlier one.
@@ -89,6 +91,12 @@ impl Rules {
             return Err(Taken { by });
         }
         node.rule = Some(self.list.len());
+        if let Some(label) = rule.pattern.label() {
+            let labels = self.labels.entry(domain.into()).or_default();
+            if !labels.iter().any(|known| &**known == label) {
+                labels.push(label.into());
+            }
+        }
         self.list.push(rule);
         Ok(())
     }
@@ -101,14 +109,32 @@ impl Rules {
         self.list.get(place)
     }
 
-    /// The rule that holds for a name of these parts, however long they are; `None` if none fits. None of them is encoded.
+    /// The labels of the rules of a pattern's domain.
+    #[must_use]
+    pub fn labels_like(&self, pattern: &Pattern) -> &[Box<str>] {
+        self.labels.get(pattern.parts().0).map_or(&[], Vec::as_slice)
+    }
+
+    /// The labels of the rules of a domain, which is not encoded.
+    #[must_use]
+    pub fn labels(&self, domain: &str) -> &[Box<str>] {
+        if self.labels.is_empty() {
+            return &[];
+        }
+        self.labels.get(&*spelling(domain)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rule that holds for a name of these parts and this label, however long they are; `None` if none fits. No part is encoded.
     #[must_use]
     pub fn find_by_parts<'e>(
         &self,
         domain: &str,
         entries: impl Iterator<Item = (&'e str, &'e str)>,
+        label: Option<&str>,
     ) -> Option<&Rule> {
-        let entries: Vec<_> = entries.map(|(key, value)| (spelling(key), spelling(value))).collect();
+        let label = label.map(|label| (String::new(), label.to_owned()));
+        let entries: Vec<_> =
+            entries.map(|(key, value)| (spelling(key), spelling(value))).chain(label).collect();
         let node = self.domains.get(&*spelling(domain))?;
         let place = find(node, entries.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
         self.list.get(place)
@@ -261,7 +287,7 @@ mod tests {
                 let found = rules.find(&name).map(|rule| rule.pattern.as_str());
                 prop_assert_eq!(found, by_scan(&rules, &name));
                 let (domain, entries) = name.parts();
-                let by_parts = rules.find_by_parts(domain, entries).map(|rule| rule.pattern.as_str());
+                let by_parts = rules.find_by_parts(domain, entries, None).map(|rule| rule.pattern.as_str());
                 prop_assert_eq!(found, by_parts);
             }
         }

@@ -299,3 +299,60 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn all_limits_of_a_name_are_charged_and_the_strictest_is_shown() {
+    let more = r#"
+        [[limit]]
+        name = "two/user=*"
+        quota = "10 RU/s"
+        burst = "1s"
+        max_debt = "0s"
+        [[limit]]
+        name = "two/user=*"
+        label = "daily"
+        quota = "12/day"
+        [[limit]]
+        name = "two/user=bob"
+        label = "daily"
+        quota = "0"
+        [[limit]]
+        name = "two/path=*"
+        label = "hourly"
+        quota = "3/hour"
+    "#;
+    let quotas = quotas_of(&(TEXT.to_owned() + more));
+    let ask = |hits: u64, entries: &[(&str, &str)], now: Nanos| {
+        let descriptors = vec![super::tests::hits(hits, entries)];
+        let request = RateLimitRequest { domain: "two".to_owned(), descriptors, hits_addend: 0 };
+        let status = quotas.decide(&request, now).unwrap().statuses.remove(0);
+        let limit = status.current_limit.unwrap_or_default();
+        let wait = status.duration_until_reset.map(|wait| wait.seconds);
+        (status.code == Code::OverLimit as i32, limit.name, status.limit_remaining, wait)
+    };
+    let alice = &[("user", "alice")];
+    let of = |is_over, name: &str, remaining, wait| (is_over, name.to_owned(), remaining, Some(wait));
+    // Ten of both; less remains of the second's.
+    assert_eq!(ask(8, alice, NOW), of(false, "", 2, 1));
+    let later = NOW.saturating_add(Nanos::from_secs(1));
+    assert_eq!(ask(3, alice, later), of(false, "daily", 1, 79_200));
+    // The day's refuses, for hours, and nothing is taken of the second's seven.
+    assert_eq!(ask(2, alice, later), of(true, "daily", 1, 7_200));
+    assert_eq!(ask(0, alice, later), of(false, "daily", 1, 79_200));
+    // Both refuse: the one that lasts longer is shown.
+    assert_eq!(ask(9, alice, later), of(true, "daily", 1, 57_600));
+    assert_eq!(ask(1, alice, later), of(false, "daily", 0, 86_400));
+    // A label's most specific limit holds, and a limit with a label may be the only one.
+    assert!(ask(1, &[("user", "bob")], later).0);
+    assert_eq!(ask(3, &[("path", "/x")], later), of(false, "hourly", 0, 3_601));
+    assert_eq!(ask(1, &[("path", "/x")], later), of(true, "hourly", 0, 1_201));
+    // What is given back is given back to all.
+    let given = RateLimitDescriptor { is_negative_hits: true, ..super::tests::hits(5, alice) };
+    let request = RateLimitRequest { domain: "two".to_owned(), descriptors: vec![given], hits_addend: 0 };
+    assert_eq!(quotas.decide(&request, later).unwrap().statuses[0].code, Code::Ok as i32);
+    assert_eq!(ask(0, alice, later), of(false, "daily", 5, 50_400));
+    // A long value leaves neither limit.
+    let long = "y".repeat(400);
+    assert_eq!(ask(10, &[("user", &long)], later).1, "");
+    assert_eq!(ask(1, &[("path", &long)], later), of(false, "hourly", 2, 1_201));
+}
