@@ -1,12 +1,12 @@
 //! The file of an owner of limits (`quota.toml`).
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::Error;
 use super::etcd::etcd;
 use super::fault::Faults;
-use super::parsers::{address, address_or_off, number};
+use super::parsers::{absolute_path, address, address_or_off, number};
 use super::raw::{self, Section};
 use super::text::read_text;
 use super::tls::{PeerTls, peer_tls};
@@ -30,6 +30,8 @@ pub struct QuotaConfig {
     pub max_connections_per_source: u32,
     /// The most memory that accounts may take, in bytes; 1 MiB to 1 TiB.
     pub memory: u64,
+    /// The file of debts, written once a minute; `None` if they are in memory alone.
+    pub state_file: Option<PathBuf>,
     /// Where the limits are.
     pub limits: LimitsIn,
 }
@@ -81,6 +83,7 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
     let max_connections = most("max_connections", 8_192);
     let max_connections_per_source = most("max_connections_per_source", 512);
     let memory = s.get("memory", |text| units::size(text, 1 << 20, 1 << 40)).unwrap_or(256 << 20);
+    let state_file = s.get("state_file", absolute_path);
     let etcd = etcd(&mut s);
     let has_etcd = s.has("etcd");
     if has_etcd && listen.ip().is_unspecified() {
@@ -114,6 +117,7 @@ fn quota(mut root: Section<'_>) -> QuotaConfig {
         max_connections,
         max_connections_per_source,
         memory,
+        state_file,
         limits,
     }
 }

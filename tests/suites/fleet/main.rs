@@ -15,5 +15,6 @@ mod peers;
 mod shares;
 mod tiers;
 mod tls;
+mod windows;
 mod wire;
 mod xdp;

@@ -1,7 +1,7 @@
 //! `gate quota run`: the process that owns limits.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::fleet::membership::Membership;
 use crate::fleet::owner::accounts::{ACCOUNT_BYTES, Accounts};
 use crate::fleet::owner::counters::Counters;
 use crate::fleet::owner::lease::{Lease, LeaseKeeper};
-use crate::fleet::owner::{Bounds, Owner, Port, serve};
+use crate::fleet::owner::{Bounds, Kept, Owner, Port, serve};
 use crate::limits::Rules;
 use crate::logging;
 use crate::system_error::in_words;
@@ -53,6 +53,7 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         .map_err(|error| anyhow::anyhow!("cannot listen at {}: {}", config.listen, in_words(&error)))?;
     let metrics = config.metrics.map(listen_to_scrapes).transpose()?;
     let named = config.metrics_limits as usize;
+    let kept = config.state_file.map(read_debts).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let (lease, registration) =
         members.map(|members| register(&runtime, members, config.listen, &accounts)).unzip();
@@ -61,6 +62,7 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         .map(|listener| Server::start_for_owner(listener, Arc::clone(&owner), named))
         .transpose()
         .context("cannot start the thread for /metrics")?;
+    let mut kept = kept;
     runtime.block_on(async {
         let has_tls = tls.borrow().is_some();
         tracing::info!(listen = %config.listen, tls = has_tls, limits = accounts.rules().rules.list().len(), "owning limits");
@@ -72,9 +74,29 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
                 registration.leave().await;
             }
         };
-        serve(&owner, Port { listener, bounds, tls }, until).await.map_err(|error| anyhow::anyhow!(error))
+        let following = async {
+            match &mut kept {
+                Some(kept) => kept.follow(&accounts).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            served = serve(&owner, Port { listener, bounds, tls }, until) => served.map_err(|error| anyhow::anyhow!(error)),
+            () = following => Ok(()),
+        }
     })?;
+    if let Some(kept) = kept {
+        kept.end(&accounts);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file of debts, which is there or can be made.
+fn read_debts(path: PathBuf) -> anyhow::Result<Kept> {
+    let said = path.display().to_string();
+    Kept::read(path).map_err(|error| {
+        anyhow::anyhow!("cannot read {said} (`state_file` in the section [quota]): {}", in_words(&error))
+    })
 }
 
 fn listen_to_scrapes(address: SocketAddr) -> anyhow::Result<TcpListener> {

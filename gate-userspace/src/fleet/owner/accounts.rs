@@ -186,6 +186,11 @@ impl State {
         }
     }
 
+    /// When the window began that it counts in, in Unix time; `None` of one that fills evenly.
+    pub fn window_begins(&self) -> Option<i64> {
+        self.window.as_ref().and_then(|window| window.begins)
+    }
+
     /// The time until the window ends that it counts in; zero of one that fills evenly.
     pub fn window_left(&self, now: Nanos) -> Nanos {
         self.window.as_ref().map_or(Nanos::ZERO, |window| window.ends.saturating_sub(now).max(Nanos(1)))

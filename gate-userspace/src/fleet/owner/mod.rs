@@ -7,6 +7,7 @@
 //! - `server`: the streams.
 //! - `room`: the memory of their sessions.
 //! - `listen`: the port; `places`: how many connections there may be; `handshake` and `connection`: one of them.
+//! - `kept`: the file of debts that outlive a restart of all owners and gates.
 //! - `counters`: what happened; `totals`: that, and what there is at present.
 
 pub mod accounts;
@@ -17,6 +18,7 @@ mod gates;
 mod handshake;
 #[cfg(test)]
 mod histories;
+mod kept;
 pub mod lease;
 mod listen;
 mod places;
@@ -26,6 +28,7 @@ pub mod session;
 mod totals;
 
 pub use connection::is_for;
+pub use kept::Kept;
 pub use listen::{Port, serve};
 pub use places::Bounds;
 pub use server::Owner;
