@@ -17,6 +17,7 @@ pub mod fleet_share;
 pub mod gradient;
 mod histogram;
 pub mod hot_key;
+pub mod key_reads;
 pub mod latency_ratio;
 pub mod placement;
 pub mod pricing;

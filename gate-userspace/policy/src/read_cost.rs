@@ -165,14 +165,14 @@ impl Means {
 
 /// A mean after one more value.
 #[inline]
-fn moved(mean: f32, value: f32) -> f32 {
+pub(super) fn moved(mean: f32, value: f32) -> f32 {
     let next = mean + (value - mean) / MEMORY as f32;
     if (next - value).abs() < CLOSE { value } else { next }
 }
 
 /// The nearest integer; the largest for what is beyond.
 #[inline]
-fn whole(value: f32) -> u32 {
+pub(super) fn whole(value: f32) -> u32 {
     (value + 0.5) as u32
 }
 
