@@ -1,3 +1,4 @@
+mod extents;
 mod refusals;
 mod replies;
 mod requests;
