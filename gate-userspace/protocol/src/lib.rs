@@ -34,7 +34,7 @@ pub mod query_types;
 mod refusal;
 pub mod resp;
 
-pub use refusal::{Blame, Refusal, Rule};
+pub use refusal::{Blame, LargeRead, Refusal, Rule};
 
 /// How a TLS connection begins: a record of a handshake, by any version of the protocol. No request does.
 pub(crate) const TLS: [u8; 2] = [0x16, 0x03];

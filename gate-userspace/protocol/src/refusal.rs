@@ -1,7 +1,7 @@
 //! Refusals: why a request is not passed on, whose fault that is, and when to try again.
 
 use gate_common::abi::Reason;
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
 
 use crate::number;
 
@@ -20,6 +20,17 @@ pub struct Refusal {
     pub bucket: Option<&'static str>,
     /// The rule of the configuration that denies it, if one does.
     pub rule: Option<Rule>,
+    /// The read that is too large, if that is why.
+    pub read: Option<LargeRead>,
+}
+
+/// A read that is refused for its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeRead {
+    /// The rows that it would read.
+    pub rows: u32,
+    /// Its price.
+    pub price: MilliRu,
 }
 
 /// A rule of the configuration that denies requests, however often they are tried.
@@ -37,6 +48,8 @@ pub enum Rule {
     Cluster,
     /// `max_request` of the service: the length.
     Size,
+    /// `max_rows` of the service: the rows that it would read.
+    MaxRows,
     /// `burst` and `max_debt` of the tenant: a price that its bucket can never hold.
     Burst,
     /// `users` of tenants: the client has not logged in, or would become another tenant's inside a transaction.
@@ -56,6 +69,7 @@ impl Rule {
             Self::CrossSlot => "crossslot",
             Self::Cluster => "cluster",
             Self::Size => "size",
+            Self::MaxRows => "max_rows",
             Self::Burst => "burst",
             Self::Users => "users",
             Self::TenantHeader => "tenant_header",
@@ -118,7 +132,7 @@ impl Refusal {
     /// One with a time at which it is worth another try.
     #[must_use]
     pub const fn after(reason: Reason, retry_after: Nanos) -> Self {
-        Self { reason, retry_after, uncertain: false, limit: None, bucket: None, rule: None }
+        Self { reason, retry_after, uncertain: false, limit: None, bucket: None, rule: None, read: None }
     }
 
     /// One that a rule of the configuration demands.
@@ -131,6 +145,12 @@ impl Refusal {
     #[must_use]
     pub const fn uncertain() -> Self {
         Self { uncertain: true, ..Self::after(Reason::StoreDown, Nanos::ZERO) }
+    }
+
+    /// One of a read that is too large.
+    #[must_use]
+    pub const fn too_many_rows(read: LargeRead) -> Self {
+        Self { read: Some(read), ..Self::by(Reason::TooLarge, Rule::MaxRows) }
     }
 
     /// The cause of the refusal.
@@ -157,7 +177,8 @@ impl Refusal {
         }
     }
 
-    /// `retry_after_ms=<n> reason=<r>` at the end of `out`, with the name of the bucket, limit or rule that refuses it. The time is at
+    /// `retry_after_ms=<n> reason=<r>` at the end of `out`, with the name of the bucket, limit or rule that refuses it, and the read
+    /// that is too large. The time is at
     /// least 1, and is left out where another try helps nothing, or the request may have run.
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         match self.blame() {
@@ -176,6 +197,11 @@ impl Refusal {
                 out.extend_from_slice(word);
                 out.extend_from_slice(name.as_bytes());
             }
+        }
+        if let Some(LargeRead { rows, price }) = self.read {
+            out.extend_from_slice(b" rows=");
+            number::write(rows.into(), out);
+            out.extend_from_slice(format!(" price_ru={}", f64::from(price.0) / 1e3).as_bytes());
         }
     }
 }

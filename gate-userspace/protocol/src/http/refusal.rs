@@ -16,7 +16,7 @@ pub const fn status(refusal: Refusal, overload: u16) -> u16 {
             Some(Rule::TenantHeader | Rule::Users) => 401,
             // The request is not too long, but too dear for its tenant.
             Some(Rule::Burst) => 429,
-            Some(Rule::Size) => 413,
+            Some(Rule::Size | Rule::MaxRows) => 413,
             Some(Rule::Deny | Rule::Keys | Rule::Backends | Rule::CrossSlot | Rule::Cluster) => 403,
             None => match refusal.reason {
                 Reason::TooLarge => 413,

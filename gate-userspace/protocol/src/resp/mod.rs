@@ -61,6 +61,7 @@ pub fn refuse(refusal: Refusal, out: &mut Vec<u8>) {
             | Rule::Backends
             | Rule::Cluster
             | Rule::Size
+            | Rule::MaxRows
             | Rule::Burst
             | Rule::TenantHeader,
         )
@@ -82,6 +83,7 @@ pub const fn unknown_command(rule: Option<Rule>) -> &'static [u8] {
         Some(Rule::Deny) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=deny\r\n",
         Some(Rule::Keys) => b"*1\r\n$35\r\nDENIED reason=unsupported rule=keys\r\n",
         Some(Rule::Size) => b"*1\r\n$33\r\nDENIED reason=too-large rule=size\r\n",
+        Some(Rule::MaxRows) => b"*1\r\n$37\r\nDENIED reason=too-large rule=max_rows\r\n",
         Some(Rule::CrossSlot) => b"*1\r\n$43\r\nCROSSSLOT reason=unsupported rule=crossslot\r\n",
         Some(Rule::Cluster) => b"*1\r\n$38\r\nDENIED reason=unsupported rule=cluster\r\n",
         Some(Rule::Backends | Rule::Burst | Rule::Users | Rule::TenantHeader) | None => {

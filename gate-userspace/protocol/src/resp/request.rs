@@ -8,7 +8,7 @@ use super::fault::{Fault, FaultKind};
 use super::inline::Rewritten;
 use super::length::{self, Length};
 use super::shape::{self, Shape};
-use crate::{RequestMeta, TLS};
+use crate::{RequestMeta, TLS, number};
 
 /// The decoder's result. See [`crate::Step`].
 pub type Step = crate::Step<Request, Fault>;
@@ -65,6 +65,18 @@ impl Request {
     #[must_use]
     pub fn args<'b>(&self, bytes: &'b [u8]) -> Args<'b> {
         Args::new(bytes, self.first.into(), self.seen)
+    }
+
+    /// Appends the same request by another name; of one that is streamed, its head.
+    pub fn write_as(&self, name: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
+        let mut args = self.args(bytes);
+        args.next();
+        out.extend_from_slice(&bytes[..self.first.into()]);
+        out.push(b'$');
+        number::write(name.len() as u64, out);
+        for piece in [&b"\r\n"[..], name, b"\r\n", &bytes[args.at()..]] {
+            out.extend_from_slice(piece);
+        }
     }
 
     /// Its keys; of one that is streamed, those in its head. `bytes` begin where it does.

@@ -143,3 +143,20 @@ fn answers_say_a_size_or_nothing() {
         assert_eq!(told_size(answer.as_bytes()), size, "{answer}");
     }
 }
+
+#[test]
+fn a_request_by_another_name_has_the_same_arguments() {
+    for line in ["DEL a", "del a b c", "DEL \"a b\""] {
+        let (request, bytes) = one(line);
+        let mut out = Vec::new();
+        request.write_as(b"UNLINK", &bytes, &mut out);
+        let Step::Request { request: other, len } = Decoder::new(Limits::default()).next(&out) else {
+            panic!("{line}")
+        };
+        assert_eq!((len, other.command.name()), (out.len(), "unlink"), "{line}");
+        let keys =
+            |request: &Request, bytes: &[u8]| request.keys(bytes).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(keys(&other, &out), keys(&request, &bytes), "{line}");
+        assert!(!keys(&other, &out).is_empty(), "{line}");
+    }
+}

@@ -4,9 +4,9 @@ use crate::resp::*;
 
 #[test]
 fn refusals_read_as_documented() {
-    use crate::{Refusal, Rule};
+    use crate::{LargeRead, Refusal, Rule};
     use gate_common::abi::Reason;
-    use gate_common::units::Nanos;
+    use gate_common::units::{MilliRu, Nanos};
     for (refusal, text) in [
         (Refusal::after(Reason::Quota, Nanos(1_000_001)), "-THROTTLED retry_after_ms=2 reason=quota\r\n"),
         (Refusal::after(Reason::Limit, Nanos::ZERO), "-THROTTLED retry_after_ms=1 reason=limit\r\n"),
@@ -15,6 +15,10 @@ fn refusals_read_as_documented() {
         (Refusal::uncertain(), "-UNCERTAIN reason=store-down\r\n"),
         (Refusal::of(Reason::Unsupported), "-DENIED reason=unsupported\r\n"),
         (Refusal::by(Reason::Unsupported, Rule::Deny), "-DENIED reason=unsupported rule=deny\r\n"),
+        (
+            Refusal::too_many_rows(LargeRead { rows: 200_000, price: MilliRu(100_000_500) }),
+            "-DENIED reason=too-large rule=max_rows rows=200000 price_ru=100000.5\r\n",
+        ),
         (
             Refusal::by(Reason::UnknownSource, Rule::Users),
             "-NOAUTH Authentication required. reason=unknown-source rule=users\r\n",
@@ -29,7 +33,8 @@ fn refusals_read_as_documented() {
 #[test]
 fn commands_in_place_of_denied_ones_are_whole_requests() {
     use crate::Rule;
-    for rule in [None, Some(Rule::Deny), Some(Rule::Keys), Some(Rule::Size), Some(Rule::Burst)] {
+    let rules = [Rule::Deny, Rule::Keys, Rule::Size, Rule::MaxRows, Rule::Burst].map(Some);
+    for rule in std::iter::once(None).chain(rules) {
         let bytes = unknown_command(rule);
         let mut decoder = Decoder::new(Limits::default());
         let Step::Request { request, len } = decoder.next(bytes) else { panic!("{rule:?}") };
