@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use crate::config::StoreLogin;
 use crate::protocol::resp::{Change, Version};
 
+pub(super) mod rights;
 pub(super) mod scopes;
 
 /// The identity of a client at the store. The default is that of a new connection.
@@ -178,15 +179,6 @@ impl Identity {
         greeting.push(&[b"ACL", b"GETUSER", user]);
         greeting.bytes
     }
-}
-
-/// True if the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did. A store
-/// without ACLs restricts no user.
-pub(crate) fn has_all_permissions(rights: &[u8]) -> bool {
-    let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
-    rights.starts_with(b"-ERR unknown command")
-        || has(b"\r\n$8\r\ncommands\r\n$5\r\n+@all\r\n") && has(b"\r\n$4\r\nkeys\r\n$2\r\n~*\r\n")
-        || has(b"\r\n$7\r\nallkeys\r\n") && has(b"\r\n$11\r\nallcommands\r\n")
 }
 
 impl Login {
@@ -412,32 +404,5 @@ mod tests {
             !printed.contains("hunter2") && !printed.contains(bytes.trim_matches(['[', ']'])),
             "{printed}"
         );
-    }
-
-    #[test]
-    fn only_users_with_all_permissions_share_the_cache() {
-        let redis_7 = |commands: &str, keys: &str| {
-            let commands_len = commands.len();
-            let keys_len = keys.len();
-            format!(
-                "*12\r\n$5\r\nflags\r\n*1\r\n$2\r\non\r\n$9\r\npasswords\r\n*0\r\n$8\r\ncommands\r\n\
-                 ${commands_len}\r\n{commands}\r\n$4\r\nkeys\r\n${keys_len}\r\n{keys}\r\n"
-            )
-        };
-        let redis_6 = "*4\r\n$5\r\nflags\r\n*3\r\n$2\r\non\r\n$7\r\nallkeys\r\n$11\r\nallcommands\r\n";
-        for (rights, everything) in [
-            (redis_7("+@all", "~*"), true),
-            (redis_7("+@all -acl", "~*"), false),
-            (redis_7("+@all", "~b:*"), false),
-            (redis_7("-@all +get", "~*"), false),
-            (redis_6.to_owned(), true),
-            (redis_6.replace("$7\r\nallkeys\r\n", ""), false),
-            ("-ERR unknown command `ACL`, with args beginning with: \r\n".to_owned(), true),
-            ("-NOPERM this user has no permissions\r\n".to_owned(), false),
-            ("-NOAUTH Authentication required.\r\n".to_owned(), false),
-            ("*-1\r\n".to_owned(), false),
-        ] {
-            assert_eq!(has_all_permissions(rights.as_bytes()), everything, "{rights}");
-        }
     }
 }

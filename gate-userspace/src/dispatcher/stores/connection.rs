@@ -28,7 +28,7 @@ use super::outstanding::Outstanding;
 use super::pool_identity::PoolIdentity;
 use super::socket::StoreSocket;
 use crate::clock;
-use crate::dispatcher::identity::has_all_permissions;
+use crate::dispatcher::identity::rights::{has_all_permissions, may_unlink};
 use crate::dispatcher::settings::Settings;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::SlowWork;
@@ -276,7 +276,11 @@ impl<E: StoreEvents> StoreConnection<E> {
             if events.is_in_cluster() {
                 return Err(StoreError::Cluster);
             }
-            pool.upgrade().inspect(|pool| pool.set_may_cache(has_all));
+            let may_unlink = may_unlink(&rights) && connection.knows_unlink(settings).await?;
+            pool.upgrade().inspect(|pool| {
+                pool.set_may_cache(has_all);
+                pool.set_may_unlink(may_unlink);
+            });
         }
         probe::<E::Wire>(connection.into_socket()).await
     }

@@ -228,6 +228,16 @@ impl DedicatedConnection {
         if is_asked_for { Ok(answer) } else { Err(StoreError::Unasked) }
     }
 
+    /// True if the store knows `UNLINK`: without a key it misses one then.
+    ///
+    /// # Errors
+    ///
+    /// If there is no answer.
+    pub(crate) async fn knows_unlink(&mut self, settings: &Settings) -> Result<bool, StoreError> {
+        let answer = self.ask(settings, b"*1\r\n$6\r\nUNLINK\r\n", b"-+:").await?;
+        Ok(answer.starts_with(b"-ERR wrong number of arguments"))
+    }
+
     /// The connection, of which nothing is outstanding.
     pub(crate) fn into_socket(self) -> StoreSocket {
         self.socket

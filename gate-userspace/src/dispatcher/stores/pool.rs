@@ -52,6 +52,7 @@ impl<E: StoreEvents> Pool<E> {
                 scope: RefCell::new(scope),
                 identity: RefCell::new(Identity { name: None, ..identity }),
                 may_cache: Cell::new(!<E::Wire as Wire>::Session::HAS_USERS),
+                may_unlink: Cell::new(false),
             }),
             stores,
             lanes,
@@ -209,6 +210,7 @@ impl<E: StoreEvents> Pools<E> {
             all.remove(unused + 1);
         }
         let pool = Pool::new(self.scopes.of(identity), identity.clone(), self.size);
+        all.iter().for_each(|other| pool.identity.learn_from(&other.identity));
         all.push(Rc::clone(&pool));
         Some(pool)
     }

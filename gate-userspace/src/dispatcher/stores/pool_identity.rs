@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::dispatcher::identity::Identity;
 use crate::dispatcher::identity::scopes::Scope;
+use crate::dispatcher::identity::{Identity, Login};
 
 /// The identity of a pool's clients. The pool owns it; its connections refer to it.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(crate) struct PoolIdentity {
     /// The identity of its clients, with the password that was accepted last.
     pub(super) identity: RefCell<Identity>,
     pub(super) may_cache: Cell<bool>,
+    /// True if its clients may send `UNLINK`, and the store knows it.
+    pub(super) may_unlink: Cell<bool>,
 }
 
 impl PoolIdentity {
@@ -37,5 +39,24 @@ impl PoolIdentity {
     /// Notes that its clients may read everything, or may not.
     pub(crate) fn set_may_cache(&self, may_cache: bool) {
         self.may_cache.set(may_cache);
+    }
+
+    /// Takes over what is known of another pool, if its clients are the same user: what that may do is the same in any database.
+    pub(super) fn learn_from(&self, other: &Self) {
+        let (own, others) = (self.identity.borrow(), other.identity.borrow());
+        if own.login.as_deref().map(Login::user) == others.login.as_deref().map(Login::user) {
+            self.may_unlink.set(other.may_unlink());
+        }
+    }
+
+    /// True if its clients may send `UNLINK`, and the store knows it.
+    #[inline]
+    pub(crate) fn may_unlink(&self) -> bool {
+        self.may_unlink.get()
+    }
+
+    /// Notes that they may, or may not.
+    pub(crate) fn set_may_unlink(&self, may_unlink: bool) {
+        self.may_unlink.set(may_unlink);
     }
 }
