@@ -19,6 +19,7 @@ use super::store_address::{self, StoreAddress};
 use super::tls::{self, BackendTls, Tls};
 use super::units::{self, Wrong};
 use super::values::Protocol;
+use super::whole_keys::{self, WholeKeys};
 use super::{admission, http, identity, intercept, query_types};
 use crate::policy::Tier;
 use crate::protocol::query_types::QueryTypes;
@@ -40,6 +41,8 @@ pub struct Backend {
     pub slow_timeout: Nanos,
     /// The longest value, or the longest request but for a line, in bytes; 1 KiB to 512 MiB.
     pub max_request: usize,
+    /// Requests whose work depends on how much their keys hold.
+    pub whole_keys: WholeKeys,
     /// Requests of one client that may be unanswered before its reads are paused; 1 to 100,000.
     pub max_depth: usize,
     /// Bytes of replies that may wait for one client before it is closed; 64 KiB to 4 GiB.
@@ -138,7 +141,7 @@ pub struct HotKeys {
 }
 
 /// The keys that mean nothing without a backend.
-const KEYS: [&str; 37] = [
+const KEYS: [&str; 40] = [
     "tls",
     "backend_tls",
     "proxy_protocol",
@@ -152,6 +155,9 @@ const KEYS: [&str; 37] = [
     "store_timeout",
     "slow_timeout",
     "max_request",
+    "max_rows",
+    "ask_sizes",
+    "unlink",
     "max_depth",
     "max_output",
     "client_memory",
@@ -194,6 +200,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));
     let max_request =
         max_request.unwrap_or(if protocol == Protocol::Memcached { 2 << 20 } else { REDIS_TAKES });
+    let whole_keys = whole_keys::read(s, protocol);
     let max_depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
@@ -246,6 +253,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         store_timeout,
         slow_timeout,
         max_request: max_request as usize,
+        whole_keys,
         max_depth: max_depth as usize,
         max_output: max_output as usize,
         client_memory: client_memory as usize,

@@ -81,6 +81,7 @@ mod tls;
 pub(crate) mod units;
 mod values;
 mod warnings;
+mod whole_keys;
 
 pub use admission::{Admission, AdmissionPolicy, Codel, Fairness, Objective, Parallelism, WaitLimits};
 pub use backend::{Backend, HotKeys};
@@ -113,6 +114,7 @@ pub use values::{
     Action, AdminSocket, Algorithm, Fragments, InterfaceName, ListedInterface, Members, Mode, NamedBy,
     OnStale, Protocol, TcpPrice, TenantIndex, TenantMetrics, Transports, XdpMode,
 };
+pub use whole_keys::WholeKeys;
 
 /// A configuration that holds together.
 #[derive(Clone, Debug, PartialEq)]

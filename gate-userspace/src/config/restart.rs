@@ -107,6 +107,7 @@ fn of_service(old: &Service, new: &Service) -> impl Iterator<Item = &'static str
         client_timeout: _,
         query_types,
         tiers: _,
+        whole_keys: _,
     } = backend;
     // Routes and rows may change, as commands of types may.
     let of_http = |differs: fn(&Http, &Http) -> bool| {

@@ -57,6 +57,7 @@ mod http;
 mod identity;
 mod intercepted;
 mod joined;
+mod learned_reads;
 mod limit_refusals;
 mod listen;
 mod member_counts;
@@ -74,6 +75,7 @@ mod resolver;
 mod scan;
 mod settings;
 mod shared_service;
+mod size_question;
 mod split;
 mod store_place;
 mod store_silence;
@@ -265,7 +267,7 @@ impl Dispatcher {
         let now = self.tenants.borrow().clone();
         self.retired.follow(&before, &now);
         for (tenant, _) in before.gone_since(&now) {
-            self.shared.iter().for_each(|service| service.read_sizes.forget(tenant.0));
+            self.shared.iter().for_each(|service| service.learned_reads.forget(tenant));
         }
         drop(before);
         for (SharedService { metrics, policy, .. }, controls) in self.shared.iter().zip(&self.controls) {

@@ -14,6 +14,7 @@ use super::wire::Codec;
 use super::wire::parts::Join;
 /// Tier and query type of a request.
 pub(crate) use crate::policy::admission::Request as RequestClass;
+use crate::policy::key_reads::KeyRead;
 
 /// A request's position in the order of its client's requests, which is the order of the replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,8 @@ pub(crate) struct Decoded<'a, W: Codec, C> {
     pub(crate) bytes: &'a [u8],
     /// The stores that it goes to.
     pub(crate) target: Target,
+    /// The elements that the store has told its keys hold.
+    pub(crate) told: Option<u64>,
 }
 
 impl<W: Codec, C> Clone for Decoded<'_, W, C> {
@@ -110,6 +113,8 @@ pub(crate) struct Charged {
     pub(crate) is_counted: bool,
     /// The limits that it was taken from.
     pub(crate) limits: LimitSet,
+    /// Its read of whole keys, as it was known.
+    pub(crate) read: KeyRead,
 }
 
 impl Payer {

@@ -45,6 +45,8 @@ pub(crate) struct Limits {
     pub(crate) idle_timeout: Option<Nanos>,
     /// The number of one client's requests that may be unanswered.
     pub(crate) max_depth: usize,
+    /// Requests whose work depends on how much their keys hold.
+    pub(crate) whole_keys: config::WholeKeys,
     /// The bytes of replies that may wait for one client.
     pub(crate) max_output: usize,
     /// The time that a client may take for the rest of a request, or to read.
@@ -78,6 +80,7 @@ impl Limits {
             max_dedicated: backend.max_dedicated,
             unknown_timeout: backend.unknown_timeout,
             idle_timeout: backend.idle_timeout,
+            whole_keys: backend.whole_keys,
             max_depth: backend.max_depth,
             max_output: backend.max_output,
             client_memory: backend.client_memory,

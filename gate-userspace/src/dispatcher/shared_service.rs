@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 
 use super::clients::SharedBounds;
 use super::hot_cache::SharedHotCache;
+use super::learned_reads::LearnedReads;
 use super::metrics::ServiceMetrics;
 use super::questions::Questions;
 use super::queue::concurrency::SharedLimits;
@@ -17,7 +18,6 @@ use super::settings::Settings;
 use crate::cache::{Cache, OpenError};
 use crate::logging::AccessLog;
 use crate::policy::range::OutOfRange;
-use crate::policy::read_cost::ReadSizes;
 use crate::processing::Processing;
 
 /// A proxied service, as all threads share it.
@@ -42,7 +42,7 @@ pub(super) struct SharedService {
     /// The bounds of its clients.
     pub(super) bounds: SharedBounds,
     /// The sizes of what its tenants' requests read.
-    pub(super) read_sizes: Arc<ReadSizes>,
+    pub(super) learned_reads: Arc<LearnedReads>,
 }
 
 impl SharedService {
@@ -112,7 +112,7 @@ impl SharedService {
             access_log: None,
             processing: settings.backend.process.as_ref().map(Processing::new).map(Arc::new),
             bounds: SharedBounds::default(),
-            read_sizes: Arc::new(ReadSizes::new(tenants)),
+            learned_reads: Arc::new(LearnedReads::new(tenants)),
             settings,
         })
     }

@@ -212,6 +212,7 @@ mod tests {
     use crate::dispatcher::wire::parts::{Join, KeyPlace, Run};
     use crate::policy::Tier;
     use crate::policy::admission::QueryType;
+    use crate::policy::key_reads::KeyRead;
     use crate::protocol::RowsBy;
     use crate::protocol::price_class::PriceClass;
 
@@ -227,6 +228,7 @@ mod tests {
             is_datagram: false,
             is_counted: false,
             limits: LimitSet::NONE,
+            read: KeyRead::NONE,
         }
     }
 

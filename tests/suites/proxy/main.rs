@@ -12,6 +12,7 @@ mod hot;
 mod http;
 mod identity;
 mod isolation;
+mod key_sizes;
 mod large;
 mod leavers;
 mod libraries;

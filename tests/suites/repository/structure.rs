@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 200] = [
+const ORDER: [&str; 207] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -31,6 +31,8 @@ const ORDER: [&str; 200] = [
     "pipeline/dedicated_input.rs",
     "pipeline/explain.rs",
     "pipeline/request.rs",
+    "pipeline/charging.rs",
+    "pipeline/key_sizes.rs",
     "pipeline/joined.rs",
     "pipeline/nodes.rs",
     "pipeline/presented.rs",
@@ -125,6 +127,8 @@ const ORDER: [&str; 200] = [
     "accept.rs",
     "hot_restart.rs",
     "shared_service.rs",
+    "learned_reads.rs",
+    "size_question.rs",
     "clients/refused_behind.rs",
     "clients/mod.rs",
     "clients/timeouts.rs",
@@ -177,12 +181,14 @@ const ORDER: [&str; 200] = [
     "wire/memcached.rs",
     "wire/memcached/multiget.rs",
     "wire/resp/session.rs",
+    "wire/resp/key_sizes.rs",
     "wire/resp.rs",
     "wire/resp/cluster.rs",
     "wire/resp/split.rs",
     "wire/resp/scan.rs",
     "wire/resp/occupancy.rs",
     "wire/mod.rs",
+    "wire/key_sizes.rs",
     "wire/parts.rs",
     "scan.rs",
     "node_id.rs",
@@ -212,6 +218,7 @@ const ORDER: [&str; 200] = [
     "queue/delay.rs",
     "identity/scopes.rs",
     "identity/mod.rs",
+    "identity/rights.rs",
 ];
 
 type Imports = BTreeSet<(String, String)>;

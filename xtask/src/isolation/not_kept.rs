@@ -86,7 +86,6 @@ const TABLE_OF_REDIS: &str = "Each of these clients has a connection of its own 
      has.";
 
 /// Of requests whose work depends on what is stored.
-const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is. A tenant pays for the rows \
-     and bytes that its last requests of the class read, so that its quota soon lets few of them pass; how long one of them takes it \
-     does not bound. Work that replies do not show (`SORT` with `LIMIT`, the removal of a key) is charged for with `price = { learn = \
-     \"on\", settle = \"debt\" }`; `deny` and `tiers` keep such requests away from those who ask for little.";
+const UNKNOWN_SIZE: &str = "Redis runs one request at a time, to its end, and only Redis knows how large the key is. A tenant pays for what its \
+     keys hold, which gate remembers or asks for, so that its quota soon lets few of them pass; how long one of them takes it does not bound. \
+     `max_rows` refuses those that would read more; `deny` and `tiers` keep such requests away from those who ask for little.";

@@ -2,6 +2,7 @@
 
 use crate::dispatcher::metrics::cost_samples::requested_rows;
 use crate::dispatcher::tenants::request_limits::LimitSet;
+use crate::policy::key_reads::KeyRead;
 use crate::policy::read_cost::RequestedRows;
 use crate::protocol::RowsBy;
 use crate::protocol::price_class::PriceClass;
@@ -14,6 +15,8 @@ pub(crate) struct Demand {
     pub(crate) rows: u32,
     pub(crate) rows_by: RowsBy,
     pub(crate) bytes: usize,
+    /// Its read of whole keys.
+    pub(crate) read: KeyRead,
     pub(crate) price_class: PriceClass,
     /// The tenant's limits by what is asked that it counts towards.
     pub(crate) limits: LimitSet,
@@ -29,6 +32,7 @@ impl Demand {
             rows: 0,
             rows_by: RowsBy::Request,
             bytes,
+            read: KeyRead::NONE,
             price_class: PriceClass::OTHER,
             limits: LimitSet::NONE,
             is_answered_here: false,

@@ -25,6 +25,7 @@ use gate_common::units::{MilliRu, Nanos};
 use self::answered::Answered;
 use self::demand::Demand;
 use self::read_prices::ReadPrices;
+use crate::dispatcher::learned_reads::LearnedReads;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::queue::concurrency::{SharedLimits, ThreadLatencies};
@@ -39,7 +40,7 @@ use crate::dispatcher::tenants::ledger::{Charge, Ledger, TenantId};
 use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::policy::cost_model::{Measure, Window};
 use crate::policy::fair_share::Sharer;
-use crate::policy::read_cost::{ReadSize, ReadSizes};
+use crate::policy::read_cost::ReadSize;
 use crate::protocol::Refusal;
 
 mod affordable;
@@ -109,7 +110,7 @@ impl<T> Admission<T> {
         ledger: Rc<RefCell<Ledger>>,
         (policy, delay): (Policy, Delay),
         service_metrics: ServiceMetrics,
-        (shared, read_sizes): (&SharedLimits, Arc<ReadSizes>),
+        (shared, learned): (&SharedLimits, Arc<LearnedReads>),
     ) -> Self {
         let limits = *settings.limits.borrow();
         let permits = shared.permits.of_thread(thread);
@@ -127,7 +128,7 @@ impl<T> Admission<T> {
             deadline: Cell::new(limits.deadline),
             metrics: Arc::clone(&service_metrics.threads[thread]),
             service_metrics,
-            reads: ReadPrices::new(read_sizes, limits.learn),
+            reads: ReadPrices::new(learned, limits.learn),
             cost_window: RefCell::default(),
             measure: Cell::default(),
         }
@@ -184,6 +185,7 @@ impl<T> Admission<T> {
             is_datagram,
             is_counted: false,
             limits,
+            read: demand.read,
         })
     }
 
@@ -208,7 +210,7 @@ impl<T> Admission<T> {
         let class_price = ledger.apply_multiplier(tenant, asked, rung);
         // XDP charges datagrams the price of the class, which is all that it knows; so does this.
         let expected = (commands > 0 && !is_datagram && !demand.is_answered_here)
-            .then(|| self.reads.expected(tenant, price_class, demand.requested_rows()))
+            .then(|| self.reads.expected(tenant, (price_class, &demand.read), demand.requested_rows()))
             .flatten();
         let (price, by_class) = match expected {
             Some(read) => {

@@ -9,6 +9,7 @@ use gate_common::units::MilliRu;
 use super::Admission;
 use super::demand::Demand;
 use crate::clock;
+use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
@@ -51,9 +52,13 @@ impl<T> Admission<T> {
         }
         let requested = request.requested_rows();
         let reply = Reply { rows: request.reply_rows, bytes: bytes as u64 };
-        let Some(read) = self.reads.observe(charged.tenant, request.class, requested, reply) else {
+        let Some(read) = self.reads.observe(charged.tenant, (request.class, &charged.read), requested, reply)
+        else {
             return (*request, charged.price);
         };
+        if charged.read.was_told_wrong(request.reply_rows) {
+            self.metrics.count(Event::SizeToldWrong);
+        }
         let is_more = read.rows > requested.least || read.more_bytes > 0;
         let bytes = request.bytes.saturating_add(read.more_bytes);
         let read = CostFeatures { rows: read.rows, bytes, ..*request };

@@ -42,6 +42,8 @@ pub(crate) enum CacheRole {
     LeadFlight(Box<FlightLeader>),
     /// gate's own query for the TTL of a reply, once there is that reply.
     QueryTtl(Option<Box<PendingTtl>>),
+    /// gate's own question for the size of what its client's next request of this kind reads, and the answer.
+    AskSize { kind: u8, told: Option<u64> },
     /// None: it is a part of a request that is with several stores.
     Part(Rc<Split<Mark>>),
 }
@@ -52,7 +54,7 @@ impl CacheRole {
         match self {
             Self::MarkWrite(mark) => mark.over(),
             Self::LeadFlight(leading) => leading.fail(refusal),
-            Self::None | Self::QueryTtl(_) | Self::Part(_) => {}
+            Self::None | Self::QueryTtl(_) | Self::AskSize { .. } | Self::Part(_) => {}
         }
     }
 
@@ -68,13 +70,14 @@ impl CacheRole {
         match self {
             Self::LeadFlight(leading) => [give, add].into_iter().for_each(|bytes| leading.read(bytes)),
             Self::QueryTtl(Some(keeping)) => [give, add].into_iter().for_each(|bytes| keeping.read(bytes)),
-            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) | Self::Part(_) => {}
+            Self::None | Self::MarkWrite(_) | Self::QueryTtl(None) | Self::AskSize { .. } | Self::Part(_) => {
+            }
         }
     }
 
-    /// True if no single client owns the request.
+    /// True if no client gets the reply to the request itself as it comes.
     #[inline]
     pub(crate) const fn is_coalesced(&self) -> bool {
-        matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_))
+        matches!(self, Self::LeadFlight(_) | Self::QueryTtl(_) | Self::AskSize { .. })
     }
 }

@@ -110,7 +110,7 @@ impl HttpService {
             Rc::clone(ledger),
             (policy, delay),
             service_metrics.clone(),
-            (&shared.limits, shared.read_sizes),
+            (&shared.limits, shared.learned_reads),
         );
         let state = Arc::clone(&service_metrics.stores[0]);
         let memory =

@@ -38,6 +38,12 @@ pub enum Event {
     Redirected,
     /// A request that a node of a cluster sent to another was not: it had been too often, or could not be sent twice.
     RedirectFailed,
+    /// The store was asked for the size of what a request reads.
+    SizeAsked,
+    /// The store did not tell it: the request was priced by what is known without.
+    SizeUntold,
+    /// A request read far more than the store had told before.
+    SizeToldWrong,
     /// The slots of a cluster were read, and other nodes have them.
     SlotsChanged,
     /// No node of a cluster said slots that can be.
@@ -76,7 +82,7 @@ pub enum Event {
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 37] = [
         Self::Accepted,
         Self::TurnedAway,
         Self::Left,
@@ -94,6 +100,9 @@ impl Event {
         Self::PartFailed,
         Self::Redirected,
         Self::RedirectFailed,
+        Self::SizeAsked,
+        Self::SizeUntold,
+        Self::SizeToldWrong,
         Self::SlotsChanged,
         Self::SlotsUnknown,
         Self::StoreConnected,
@@ -134,6 +143,9 @@ impl Event {
             Self::PartFailed => "part-failed",
             Self::Redirected => "redirected",
             Self::RedirectFailed => "redirect-failed",
+            Self::SizeAsked => "sizes-asked",
+            Self::SizeUntold => "sizes-untold",
+            Self::SizeToldWrong => "sizes-told-wrong",
             Self::SlotsChanged => "slots-changed",
             Self::SlotsUnknown => "slots-unknown",
             Self::StoreConnected => "store-connected",

@@ -53,7 +53,14 @@ impl<W: Wire> StoreEvents for Service<W> {
         {
             request.client.pool().identity().set_may_cache(false);
         }
-        if let CacheRole::Part(split) = &request.cache_role
+        if let CacheRole::AskSize { kind, told } = &mut request.cache_role {
+            if is_first {
+                *told = W::told_size(reply.given());
+                if told.is_none() && !W::Session::is_forbidden(input) {
+                    self.refused_questions.refused(*kind, clock::monotonic());
+                }
+            }
+        } else if let CacheRole::Part(split) = &request.cache_role
             && let Some(joined) = &split.joined
         {
             self.joined_part(&request.client, (split, joined), request.seq, reply);
@@ -88,6 +95,11 @@ impl<W: Wire> StoreEvents for Service<W> {
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             observations.batch.mark_unmeasurable();
             return complete::<W>(std::mem::replace(&mut request.cache_role, CacheRole::None), sent);
+        }
+        if let CacheRole::AskSize { told, .. } = request.cache_role {
+            observations.batch.mark_unmeasurable();
+            self.size_answered(&request.client, told);
+            return None;
         }
         if let CacheRole::Part(split) = &request.cache_role {
             observations.batch.mark_unmeasurable();
@@ -174,7 +186,7 @@ impl<W: Wire> StoreEvents for Service<W> {
 
     fn paused(&self, request: &mut Self::InFlight) {
         match &request.cache_role {
-            CacheRole::QueryTtl(_) => {}
+            CacheRole::QueryTtl(_) | CacheRole::AskSize { .. } => {}
             CacheRole::Part(split) if let Some(joined) = &split.joined => {
                 self.joined_part_paused((split, joined), request.seq);
             }
@@ -185,8 +197,10 @@ impl<W: Wire> StoreEvents for Service<W> {
     }
 
     fn failed(&self, request: Self::InFlight, progress: ReplyProgress, failure: Failure<'_>) {
-        if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
-            return;
+        match request.cache_role {
+            CacheRole::QueryTtl(_) => return,
+            CacheRole::AskSize { .. } => return self.size_answered(&request.client, None),
+            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::LeadFlight(_) | CacheRole::Part(_) => {}
         }
         if let CacheRole::Part(split) = &request.cache_role
             && let Some(joined) = &split.joined
@@ -206,7 +220,10 @@ impl<W: Wire> StoreEvents for Service<W> {
             Err(why) => {
                 match request.cache_role {
                     CacheRole::LeadFlight(leader) => leader.complete_with(why),
-                    CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
+                    CacheRole::None
+                    | CacheRole::MarkWrite(_)
+                    | CacheRole::QueryTtl(_)
+                    | CacheRole::AskSize { .. } => {
                         self.answer(&request.client, request.seq, why);
                     }
                     CacheRole::Part(split) => {
@@ -219,7 +236,10 @@ impl<W: Wire> StoreEvents for Service<W> {
         };
         match request.cache_role {
             CacheRole::LeadFlight(leader) => leader.fail(refusal),
-            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => {
+            CacheRole::None
+            | CacheRole::MarkWrite(_)
+            | CacheRole::QueryTtl(_)
+            | CacheRole::AskSize { .. } => {
                 self.admission.count_refusal(request.charged.tenant, refusal.reason);
                 self.refuse_queued(&request.client, request.seq, request.silent, refusal);
             }
@@ -331,7 +351,7 @@ pub(crate) struct Observations {
 #[inline]
 fn complete<W: Wire>(cache_role: CacheRole, sent: Nanos) -> Option<Box<PendingTtl>> {
     match cache_role {
-        CacheRole::None | CacheRole::QueryTtl(None) | CacheRole::Part(_) => None,
+        CacheRole::None | CacheRole::QueryTtl(None) | CacheRole::AskSize { .. } | CacheRole::Part(_) => None,
         CacheRole::MarkWrite(mark) => {
             mark.over();
             None

@@ -30,6 +30,7 @@ impl<W: Wire> Service<W> {
         replies.outstanding() < limits.max_depth
             && replies.parts() < MOST_PARTS
             && replies.waiting() < output_limit.min(limits.max_output)
+            && !client.size_question.get().is_pending()
             && !client.order.waits()
             && !(client.awaits_lane.get() && replies.outstanding() > 0)
     }

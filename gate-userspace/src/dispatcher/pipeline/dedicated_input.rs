@@ -110,6 +110,12 @@ impl<W: Wire> Exchange<'_, W> {
             Some(OwnAnswer::Presented) => Some(Rule::Cluster),
             None => None,
         });
+        let class = self.service.types.borrow().classify::<W>(&request, bytes);
+        let mut demand = self.service.demand(self.client, (tenant, class), &request, bytes);
+        if state.in_transaction && W::frees(&request) {
+            demand.read = self.service.key_read(tenant, &request, bytes, false);
+        }
+        let denied = denied.or_else(|| self.service.too_many_rows(&demand).then_some(Rule::MaxRows));
         let instead = match is_first {
             true => None,
             false => {
@@ -123,8 +129,6 @@ impl<W: Wire> Exchange<'_, W> {
         let is_wrong_login = stands_alone && instead.is_some() && denied.is_none() && is_wrong();
         let wants_replies = W::Session::wants_replies(&request, bytes);
         let wants_replies = wants_replies.filter(|_| !state.in_transaction && instead.is_none());
-        let class = self.service.types.borrow().classify::<W>(&request, bytes);
-        let demand = self.service.demand(tenant, class, &request, bytes);
         NextRequest {
             class,
             // What follows of a streamed one is charged as it comes.
@@ -216,7 +220,7 @@ impl<W: Wire> Exchange<'_, W> {
         login.and_then(|login| self.service.tenants.borrow().verifies(login)) == Some(false)
     }
 
-    /// The refusal of a request that is denied to the tenant or too long, or whose password gate knows to be wrong.
+    /// The refusal of a request that is denied to the tenant, too long or reads too much, or whose password gate knows to be wrong.
     fn refusal(
         &self,
         denied: Option<Rule>,
@@ -231,8 +235,9 @@ impl<W: Wire> Exchange<'_, W> {
         }
         let is_too_long = || self.service.is_too_long(request, bytes);
         let refuses = |refusal: &Refusal| self.service.refuses(self.client, tenant, refusal.reason);
+        let reason = |rule| if rule == Rule::MaxRows { Reason::TooLarge } else { Reason::Unsupported };
         denied
-            .map(|rule| Refusal::by(Reason::Unsupported, rule))
+            .map(|rule| Refusal::by(reason(rule), rule))
             .filter(refuses)
             .or_else(|| is_too_long().then_some(Refusal::by(Reason::TooLarge, Rule::Size)).filter(refuses))
     }

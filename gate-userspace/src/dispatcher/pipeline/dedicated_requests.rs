@@ -301,7 +301,11 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 mark
             }
         };
-        self.out.push(instead.unwrap_or(bytes));
+        let freed = match self.state.in_transaction {
+            true => None,
+            false => self.service.freed_later(self.client, &request, bytes),
+        };
+        self.out.push(instead.or(freed.as_ref().map(|freed| &freed[..])).unwrap_or(bytes));
         let asks = W::Session::pause(&request, bytes).filter(|_| instead.is_none());
         let pause = match effect {
             _ if is_queued => {

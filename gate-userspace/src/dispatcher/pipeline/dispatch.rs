@@ -1,6 +1,6 @@
 //! The queue before the store: how requests join it and leave it.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefMut};
 use std::rc::Rc;
 
 use gate_common::units::Nanos;
@@ -129,6 +129,10 @@ impl<W: Wire> Service<W> {
         bytes: &[u8],
         now: Nanos,
     ) {
+        // Of parts, each by itself.
+        let is_whole = !matches!(in_flight.cache_role, CacheRole::Part(_));
+        let freed = if is_whole { self.freed_later(&in_flight.client, request, bytes) } else { None };
+        let bytes = freed.as_ref().map_or(bytes, |freed| &freed[..]);
         if W::is_streamed(request) {
             self.admission.release_permit();
             let (client, in_flight) = in_flight.split();
@@ -142,10 +146,35 @@ impl<W: Wire> Service<W> {
                 Some(joined) => return self.send_runs(&in_flight, (split, joined), request, bytes, now),
                 None => None,
             },
-            CacheRole::None | CacheRole::MarkWrite(_) | CacheRole::QueryTtl(_) => None,
+            CacheRole::None
+            | CacheRole::MarkWrite(_)
+            | CacheRole::QueryTtl(_)
+            | CacheRole::AskSize { .. } => None,
         };
         let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
         store.send(in_flight, request, bytes, (follow_up, slow), now);
+    }
+
+    /// The bytes that are sent in place of a request for which the store would let everybody wait while it frees memory.
+    #[inline]
+    pub(super) fn freed_later(
+        &self,
+        client: &Session<W>,
+        request: &W::Request,
+        bytes: &[u8],
+    ) -> Option<RefMut<'_, Vec<u8>>> {
+        if !W::frees(request) || !self.frees_later(client) {
+            return None;
+        }
+        let mut freed = self.freed.borrow_mut();
+        freed.clear();
+        W::free_later(request, bytes, &mut freed);
+        Some(freed)
+    }
+
+    /// True if what a client removes is freed later.
+    pub(super) fn frees_later(&self, client: &Session<W>) -> bool {
+        self.limits.get().whole_keys.unlink && client.pool().identity().may_unlink()
     }
 
     /// Refuses requests that have waited too long while no permit became free, and those of clients that have left.

@@ -29,7 +29,7 @@ use crate::dispatcher::tenants::membership::{Lookup, MemberOf};
 use crate::dispatcher::wire::parts::Join;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::explanation::{Asker, Explanation, Question, Verdict, encode, shown};
-use crate::protocol::{Refusal, Rule, Step};
+use crate::protocol::{LargeRead, Refusal, Rule, Step};
 
 impl<W: Wire> Service<W> {
     /// Answers questions, for ever.
@@ -56,7 +56,7 @@ impl<W: Wire> Service<W> {
         let slot = ReplySlot::default();
         let request = &request;
         let target = self.target(&client, request, bytes, now);
-        let decoded = Decoded { client: &client, tenant, slot, request, bytes, target };
+        let decoded = Decoded { client: &client, tenant, slot, request, bytes, target, told: None };
         let rule = if tenant == client.tenant.get() { rule } else { format!("the key, a part of {rule}") };
         let ledger = &mut *self.ledger.borrow_mut();
         ledger.refresh();
@@ -137,7 +137,7 @@ impl<W: Wire> Service<W> {
         let Decoded { client, tenant, request, bytes, .. } = decoded;
         let route = W::route(request);
         let class = self.types.borrow().classify::<W>(request, bytes);
-        let mut demand = self.demand(tenant, class, request, bytes);
+        let mut demand = self.demand(client, (tenant, class), request, bytes);
         if route == Route::Dedicated {
             demand.bytes = bytes.len();
         }
@@ -151,6 +151,16 @@ impl<W: Wire> Service<W> {
             return Ok(Verdict::Answered);
         }
         let is_known = !client.is_unauthenticated() || self.is_login_of_known_user(decoded, ledger);
+        if route == Route::Shared && self.would_ask(decoded, now) {
+            explained.notes.push(
+                "the store is asked for the size of what it reads first, and its price is for that"
+                    .to_owned(),
+            );
+        }
+        if self.too_many_rows(&demand) {
+            let read = LargeRead { rows: demand.read.rows, price: quote.price };
+            refuse(client.shadow, explained, Refusal::too_many_rows(read).into())?;
+        }
         // What its tenant cannot pay is debt.
         if route != Route::Login || !is_known {
             let payer = client.payer(tenant);

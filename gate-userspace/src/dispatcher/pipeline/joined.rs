@@ -150,7 +150,11 @@ impl<W: Wire> Service<W> {
         }
         let mark = match self.hot.cache_role(decoded, None) {
             CacheRole::MarkWrite(mark) => Some(mark),
-            CacheRole::None | CacheRole::LeadFlight(_) | CacheRole::QueryTtl(_) | CacheRole::Part(_) => None,
+            CacheRole::None
+            | CacheRole::LeadFlight(_)
+            | CacheRole::QueryTtl(_)
+            | CacheRole::AskSize { .. }
+            | CacheRole::Part(_) => None,
         };
         let preferred = if join == Join::Any { self.draw_part(&buffers.runs, ledger) } else { 0 };
         let joined = Joined::new(join, &buffers.runs, preferred, mark);
@@ -209,6 +213,8 @@ impl<W: Wire> Service<W> {
             // A node does them one behind the other.
             let occupies = W::occupies_store(whole) || W::occupies_store(&request);
             let slow = occupies.then(|| self.settings.begin_slow(now));
+            let freed = self.freed_later(client, &request, bytes);
+            let bytes = freed.as_ref().map_or(bytes, |freed| &freed[..]);
             store.send(in_flight, &request, bytes, (None, slow), now);
         }
     }

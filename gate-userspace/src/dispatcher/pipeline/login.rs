@@ -85,7 +85,7 @@ impl<W: Wire> Session<W> {
         let bytes = W::bytes(&conversation.decoder, &request, &input[..len]);
         let asks = W::Session::login(&request, bytes)?;
         let class = service.types.borrow().classify::<W>(&request, bytes);
-        let demand = service.demand(self.tenant.get(), class, &request, bytes);
+        let demand = service.demand(self, (self.tenant.get(), class), &request, bytes);
         let command = SessionCommand { bytes: Secret::new(bytes), asks, class, demand };
         conversation.input.consume(len);
         Some(command)

@@ -15,6 +15,7 @@
 //! [`explain`] follows a request without effect. [`registry`] has the limits of clients, [`session`] their tenants. [`store_access`] and [`housekeeping`] are periodic work.
 
 mod accepted;
+mod charging;
 mod client_socket;
 mod client_task;
 mod complete;
@@ -28,6 +29,7 @@ mod exchange;
 mod explain;
 mod housekeeping;
 mod joined;
+mod key_sizes;
 mod login;
 pub(super) mod nodes;
 mod pending_logins;

@@ -53,6 +53,9 @@ impl<W: Wire> Service<W> {
         bytes: Option<&[u8]>,
         progress: ReplyProgress,
     ) {
+        if let CacheRole::AskSize { .. } = in_flight.cache_role {
+            return self.size_answered(&in_flight.client, None);
+        }
         // gate's own question, about what its client has been sent elsewhere for.
         let is_own = matches!(in_flight.cache_role, CacheRole::QueryTtl(_));
         let Some(cluster) = self.settings.cluster.as_ref().filter(|_| !is_own) else { return };

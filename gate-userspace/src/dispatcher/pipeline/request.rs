@@ -19,13 +19,13 @@ use crate::dispatcher::hot_cache::{CacheDecision, ReadResult};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::metrics::verdicts::{RefusingBucket, VerdictSample};
-use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, RequestClass, Target};
+use crate::dispatcher::request::{Charged, Decoded, InFlight, ReplySlot, Target};
+use crate::dispatcher::size_question::SizeQuestion;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
-use crate::dispatcher::tenants::request_limits::LimitSet;
 use crate::dispatcher::wire::{Effect, Route, SessionState, Wire};
 use crate::kernel::Layer;
 use crate::policy::admission::QueryType;
-use crate::protocol::{Blame, Refusal, RequestMeta, Rule};
+use crate::protocol::{Blame, Refusal, Rule};
 
 impl<W: Wire> Service<W> {
     /// Takes a decoded request through the pipeline.
@@ -41,7 +41,7 @@ impl<W: Wire> Service<W> {
         let slot = ReplySlot { seq: replies.next(), first: replies.first() };
         let (tenant, denied) = client.tenant_for(request, bytes);
         let target = self.target(client, request, bytes, now);
-        let decoded = Decoded { client, tenant, slot, request, bytes, target };
+        let decoded = Decoded { client, tenant, slot, request, bytes, target, told: None };
         if self.must_wait_for_slots(client, replies) || self.hot.must_wait_for_flight(decoded) {
             return NextStep::Wait;
         }
@@ -53,8 +53,20 @@ impl<W: Wire> Service<W> {
         if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
             return NextStep::Wait;
         }
+        let told = client.size_question.get();
+        let asked = match route {
+            Route::Shared if denied.is_none() => self.asks_size(decoded, told, now),
+            _ => Ok(false),
+        };
+        if asked == Ok(true) {
+            return NextStep::Wait;
+        }
+        if told != SizeQuestion::None {
+            client.size_question.set(SizeQuestion::None);
+        }
+        let decoded = Decoded { told: told.elements(), ..decoded };
         self.metrics.count(Event::Request);
-        let verdict = self.check_limits(decoded, denied, replies.outstanding());
+        let verdict = asked.and_then(|_| self.check_limits(decoded, denied, replies.outstanding()));
         let verdict = verdict.and_then(|()| match self.presents(decoded) {
             true => self.admit_presented(decoded, now).map(|()| Verdict::Presented),
             false => self.admit(decoded, route, now),
@@ -246,39 +258,6 @@ impl<W: Wire> Service<W> {
         self.hot.sample(decoded, self.settings.service, ledger);
     }
 
-    /// Classifies and charges a request.
-    #[inline(always)]
-    pub(super) fn charge(
-        &self,
-        decoded: Decoded<'_, W, Session<W>>,
-        ledger: &mut Ledger,
-        now: Nanos,
-    ) -> Result<Charged, Refusal> {
-        let Decoded { client, tenant, request, bytes, .. } = decoded;
-        let class = self.types.borrow().classify::<W>(request, bytes);
-        let demand = self.demand(tenant, class, request, bytes);
-        self.admission.charge(ledger, client.payer(tenant), demand, class, now)
-    }
-
-    /// The demand of a tenant's request: its rows, its length, body included, and the limits that it counts towards.
-    #[inline]
-    pub(super) fn demand(
-        &self,
-        tenant: TenantId,
-        class: RequestClass,
-        request: &W::Request,
-        bytes: &[u8],
-    ) -> Demand {
-        let limits = match self.tenants.borrow().limits_of(tenant) {
-            None => LimitSet::NONE,
-            Some(limits) => {
-                let command = QueryType(W::query_type(limits.commands(), request, bytes) as u16);
-                limits.of(self.types.borrow().name(class.query_type), command)
-            }
-        };
-        Demand { limits, ..demand::<W>(request) }
-    }
-
     /// Sends a request to the store if a permit is free and no request waits, or puts it into the queue. Of the reads of
     /// a hot key one is sent, which the others follow.
     #[inline]
@@ -338,7 +317,7 @@ impl<W: Wire> Service<W> {
         let ledger = &mut *self.ledger.borrow_mut();
         let class = self.types.borrow().classify::<W>(request, bytes);
         // What follows of a streamed one is charged as it comes.
-        let demand = Demand { bytes: bytes.len(), ..self.demand(tenant, class, request, bytes) };
+        let demand = Demand { bytes: bytes.len(), ..self.demand(client, (tenant, class), request, bytes) };
         let charged = self.admission.charge(ledger, client.payer(tenant), demand, class, now)?;
         // What waits for other clients does not wait for the store.
         if W::Session::effect(request) != Effect::Blocks && W::has_one_answer(request) {
@@ -394,21 +373,6 @@ impl<W: Wire> Service<W> {
     /// Counts a request that is refused before it is priced. False if refusals of this client are only counted.
     pub(crate) fn refuses(&self, client: &Session<W>, tenant: TenantId, reason: Reason) -> bool {
         self.admission.refuse_unpriced(&client.payer(tenant), reason)
-    }
-}
-
-/// The demand of a request, its tenant's limits aside.
-#[inline]
-fn demand<W: Wire>(request: &W::Request) -> Demand {
-    let &RequestMeta { rows, rows_by, bytes, class, .. } = W::meta(request);
-    Demand {
-        commands: 1,
-        rows,
-        rows_by,
-        bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
-        price_class: W::price_class(class),
-        limits: LimitSet::NONE,
-        is_answered_here: false,
     }
 }
 

@@ -27,6 +27,7 @@ use crate::dispatcher::queue::delay::Delay;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
+use crate::dispatcher::size_question::{RefusedQuestions, SizeQuestion};
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, PoolSize, Pools};
@@ -70,6 +71,10 @@ pub(crate) struct Service<W: Wire> {
     pub(super) redirected: RefCell<Vec<RedirectedRequest<W, Session<W>>>>,
     /// The requests to each store that a client's is being split into.
     pub(super) part_buffers: RefCell<PartBuffers>,
+    /// The request that is sent in place of another.
+    pub(super) freed: RefCell<Vec<u8>>,
+    /// The questions for sizes that the store has refused lately.
+    pub(super) refused_questions: RefusedQuestions,
     /// The bytes of requests that take as long as the splitting since the work for a request was counted last.
     pub(super) split_work: Cell<usize>,
     /// The cache of hot keys.
@@ -133,6 +138,8 @@ pub(crate) struct Session<W: Wire> {
     pub(super) dedicated_slots: RefCell<Option<TenantSlots>>,
     /// Its share of them.
     pub(super) dedicated_slot: RefCell<Option<Slot>>,
+    /// What the store is asked about its next request.
+    pub(super) size_question: Cell<SizeQuestion>,
     /// The end of its request's wait in the queue, on a dedicated connection.
     pub(super) granted: Cell<Option<Result<(), Refusal>>>,
 }
@@ -166,7 +173,7 @@ impl<W: Wire> Service<W> {
             Rc::clone(&ledger),
             (policy, delay),
             shared_metrics,
-            (&shared.limits, shared.read_sizes),
+            (&shared.limits, shared.learned_reads),
         );
         let memory =
             ClientMemory::new(memory, settings.threads, MemoryLimits::of(&limits, tenants.are_several()));
@@ -184,6 +191,8 @@ impl<W: Wire> Service<W> {
             lines,
             redirected: RefCell::default(),
             part_buffers: RefCell::new(PartBuffers::new(stores)),
+            freed: RefCell::default(),
+            refused_questions: RefusedQuestions::default(),
             split_work: Cell::new(0),
             metrics,
             service_metrics,

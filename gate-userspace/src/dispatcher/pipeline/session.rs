@@ -86,6 +86,7 @@ impl<W: Wire> Session<W> {
             first_dedicated: RefCell::new(None),
             dedicated_slots: RefCell::new(None),
             dedicated_slot: RefCell::new(None),
+            size_question: Cell::default(),
             granted: Cell::new(None),
         }
     }

@@ -5,7 +5,9 @@ use memchr::memchr;
 
 use self::multiget::{END, Multiget};
 use super::parts::{Join, KeyPlace, PartBuffers, Splits};
-use super::{Cacheable, Codec, FaultHandling, MAX_BUFFERED_REQUEST, Placed, Route, Stateless, Ttl, Wire};
+use super::{
+    Cacheable, Codec, FaultHandling, KeySizes, MAX_BUFFERED_REQUEST, Placed, Route, Stateless, Ttl, Wire,
+};
 use crate::clock;
 use crate::protocol::deny::Deny;
 use crate::protocol::memcached::{self, Command, Decoder, Fault, FaultKind, Limits, Quiet, Request};
@@ -257,6 +259,8 @@ impl Cacheable for Memcached {
         Some(Nanos(secs.saturating_mul(1_000_000_000)))
     }
 }
+
+impl KeySizes<Request> for Memcached {}
 
 impl Wire for Memcached {
     type Session = Stateless;

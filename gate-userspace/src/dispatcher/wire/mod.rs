@@ -1,5 +1,5 @@
 //! The traits of a protocol, implemented once for each: the codec ([`Codec`]), the requests that can be cached
-//! ([`Cacheable`]), and the state that a connection keeps ([`SessionState`]). Everything else is the same for all protocols.
+//! ([`Cacheable`]), those whose work depends on the size of their keys ([`KeySizes`]), and the state that a connection keeps ([`SessionState`]). Everything else is the same for all protocols.
 //!
 //! [`memcached`]: gets merged and split again. [`resp`]: requests as they come. [`buffer`]: bytes on their way.
 
@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use gate_common::units::Nanos;
 
 use self::buffer::Buffer;
+pub(crate) use self::key_sizes::KeySizes;
 pub(crate) use self::parts::Placed;
 use self::parts::{Join, KeyPlace, PartBuffers, PartReply};
 use crate::dispatcher::identity::LoginRequest;
@@ -21,12 +22,13 @@ use crate::protocol::resp::cluster::Redirection;
 use crate::protocol::{Class, Refusal, RequestMeta, Rule, Step};
 
 pub(super) mod buffer;
+pub(super) mod key_sizes;
 pub(super) mod memcached;
 pub(super) mod parts;
 pub(super) mod resp;
 
 /// A protocol: its codec, what of it can be cached, and the state that its connections keep.
-pub(crate) trait Wire: Cacheable {
+pub(crate) trait Wire: Cacheable + KeySizes<<Self as Codec>::Request> {
     /// The state that a connection keeps for its client.
     type Session: SessionState<Self::Request>;
 }

@@ -22,6 +22,7 @@ use crate::protocol::resp::{
 use crate::protocol::{Class, Refusal, RequestMeta, Step};
 
 mod cluster;
+mod key_sizes;
 mod occupancy;
 mod scan;
 mod session;

@@ -33,6 +33,7 @@ use crate::dispatcher::wire::resp::Resp;
 use crate::kernel::{Maps, Sizes};
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
+use crate::policy::key_reads::KeyRead;
 use crate::policy::read_cost::Reply;
 use crate::sim::rng::Rng;
 
@@ -190,7 +191,7 @@ impl<W: Wire> Scene<W> {
             let class = pick(&mut self.rng, &[crate::protocol::price_class::PriceClass::GET]);
             let asked = Demand { commands: 1, rows: 1, ..Demand::more(10) }.requested_rows();
             let reply = Reply { rows: 1, bytes: self.rng.bits() % 20_000 };
-            self.service.admission.reads.observe(tenant, class, asked, reply);
+            self.service.admission.reads.observe(tenant, (class, &KeyRead::NONE), asked, reply);
         }
         if self.once_in(20) {
             let key: &[u8] = if self.once_in(2) { b"hot" } else { b"b:hot" };
