@@ -43,7 +43,7 @@ pub struct Sources {
     /// The counts of tenants' members, if a service is proxied.
     pub members: Option<MemberCounts>,
     /// The named limits and the counters of the server that Envoys ask; `None` without one.
-    pub envoy: Option<(Arc<Table>, Arc<Counters>)>,
+    pub envoy: Option<(Arc<Table>, Arc<Counters>, usize)>,
     /// The book of the limits that are shared with other gates; `None` without `[fleet]`.
     pub fleet: Option<SharedBook>,
     /// The readings that rates are made of.

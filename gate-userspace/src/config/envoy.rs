@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::parsers::{SWITCH, absolute_path, one_of};
+use super::parsers::{SWITCH, absolute_path, number, one_of};
 use super::raw::Section;
 use super::units::{self, Wrong};
 
@@ -14,6 +14,8 @@ pub struct Envoy {
     pub listen: EnvoyAddress,
     /// The most memory that the buckets of patterns' names take, in bytes; 1 MiB to 16 GiB.
     pub memory: u64,
+    /// How many limits `/metrics` names, those that were asked for most; 0 to 100.
+    pub metrics_limits: u32,
 }
 
 /// Where the server that Envoys ask listens.
@@ -39,6 +41,8 @@ pub(super) fn envoy(root: &mut Section<'_>) -> Option<Envoy> {
     let listen = section.need("listen", "\"127.0.0.1:8081\"", address);
     let allow_remote = section.get("allow_remote", one_of(&SWITCH)).unwrap_or(false);
     let memory = section.get("memory", |text| units::size(text, 1 << 20, 16 << 30)).unwrap_or(64 << 20);
+    let metrics_limits =
+        section.get("metrics_limits", number(0, 100)).and_then(|most| u32::try_from(most).ok());
     if let Some(EnvoyAddress::Tcp(address)) = listen
         && !address.ip().is_loopback()
         && !allow_remote
@@ -48,7 +52,7 @@ pub(super) fn envoy(root: &mut Section<'_>) -> Option<Envoy> {
         section.fault("listen", message.to_owned());
     }
     section.finish();
-    Some(Envoy { listen: listen?, memory })
+    Some(Envoy { listen: listen?, memory, metrics_limits: metrics_limits.unwrap_or(0) })
 }
 
 fn address(text: &str) -> Result<EnvoyAddress, Wrong> {

@@ -62,7 +62,10 @@ impl Daemon {
             caches: self.dispatcher.as_ref().map_or_else(Vec::new, Dispatcher::caches),
             limits: self.dispatcher.as_ref().map(Dispatcher::limit_refusals),
             members: self.dispatcher.as_ref().map(Dispatcher::member_counts),
-            envoy: self.envoy.as_ref().map(|envoy| (Arc::clone(&envoy.table), Arc::clone(&envoy.counters))),
+            envoy: self
+                .envoy
+                .as_ref()
+                .map(|envoy| (Arc::clone(&envoy.table), Arc::clone(&envoy.counters), envoy.named)),
             fleet: self.reporter.as_ref().map(Reporter::book),
             readings: Readings::default(),
             overrides: self.changes.overrides.subscribe(),

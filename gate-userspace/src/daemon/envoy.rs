@@ -15,12 +15,14 @@ use crate::envoy::{Counters, Listener, Server};
 use crate::fleet::gate::names::{NAME_BYTES, SharedNames, Times};
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
-use crate::limits::{Table, WallClock};
+use crate::limits::{Table, WallClock, log_changes};
 
 /// The server, and what others read of it.
 pub(super) struct EnvoyServer {
     pub(super) table: Arc<Table>,
     pub(super) counters: Arc<Counters>,
+    /// How many limits `/metrics` names.
+    pub(super) named: usize,
     /// The names that it shares with other gates, and the book that they are in.
     shared: Option<(SharedNames, SharedBook)>,
     _server: Server,
@@ -62,7 +64,8 @@ impl EnvoyServer {
         let started: io::Result<_> =
             Server::start(listener, Arc::clone(maps), Arc::clone(&table), Arc::clone(&counters));
         let shared = book.map(|book| (SharedNames::new(Arc::clone(&table), memory / NAME_BYTES), book));
-        Ok(Some(Self { table, counters, shared, _server: started.map_err(failed)?, _socket: socket }))
+        let named = envoy.metrics_limits as usize;
+        Ok(Some(Self { table, counters, named, shared, _server: started.map_err(failed)?, _socket: socket }))
     }
 
     /// Brings what names were charged to their limits' owners, and what these have said to the names; `now` is on gate's clock.
@@ -76,6 +79,7 @@ impl EnvoyServer {
 
     /// Puts the limits of another configuration in force.
     pub(super) fn follow(&self, config: &Config) {
+        log_changes(&self.table.rules(), &config.limits, "another configuration");
         self.table.set_rules(Arc::new(config.limits.clone()), clock::monotonic());
     }
 }

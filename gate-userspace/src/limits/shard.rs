@@ -38,6 +38,19 @@ pub struct Change<'n> {
     pub is_first: bool,
 }
 
+/// A name that was asked for since its bucket was made.
+#[derive(Clone, Debug)]
+pub struct AskedLimit {
+    /// The name.
+    pub name: Name,
+    /// Thousandths of a request unit, refused ones included.
+    pub asked: u64,
+    /// Thousandths of a request unit that were refused, or would be but for shadow mode.
+    pub refused: u64,
+    /// Its bucket.
+    pub standing: Standing,
+}
+
 /// A name's bucket and its counts.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -45,6 +58,9 @@ pub(super) struct Entry {
     pub(super) bucket: Bucket,
     counts: Counts,
     terms: Terms,
+    /// See [`AskedLimit`].
+    asked: u64,
+    refused: u64,
     /// True while its place is in the list of changed ones.
     is_listed: bool,
     /// True until its share is set.
@@ -93,6 +109,14 @@ impl Entry {
     /// True if its rule refuses nothing.
     pub(super) const fn is_shadow(&self) -> bool {
         self.terms.is_shadow
+    }
+
+    /// Counts what was asked for.
+    pub(super) const fn count_asked(&mut self, cost: u64, is_refused: bool) {
+        self.asked = self.asked.saturating_add(cost);
+        if is_refused {
+            self.refused = self.refused.saturating_add(cost);
+        }
     }
 
     /// Has its bucket begin anew where another window has begun.
@@ -151,6 +175,8 @@ impl Shard {
             bucket: Bucket::full(terms.first(at.parts)),
             counts: Counts::default(),
             terms,
+            asked: 0,
+            refused: 0,
             is_listed: false,
             is_first: true,
         };
@@ -191,6 +217,29 @@ impl Shard {
             let standing = entry.bucket.standing(at.now);
             to(Change { name: &entry.name, counts, standing, is_first: entry.is_first });
         }
+    }
+
+    /// The names that were asked for most, at most so many, in no order.
+    pub(super) fn most_asked(&mut self, most: usize, at: Moment) -> Vec<AskedLimit> {
+        let asked =
+            self.entries.iter().filter(|(_, entry)| entry.asked > 0 && entry.terms.origin != Origin::Request);
+        let mut places: Vec<(u64, usize)> = asked.map(|(place, entry)| (entry.asked, place)).collect();
+        if places.len() > most {
+            places.select_nth_unstable_by(most, |one, other| other.cmp(one));
+            places.truncate(most);
+        }
+        let limit = |(_, place)| {
+            let entry = self.entries.get_mut(place)?;
+            entry.turn(at);
+            let standing = entry.bucket.standing(at.now);
+            Some(AskedLimit {
+                name: entry.name.clone(),
+                asked: entry.asked,
+                refused: entry.refused,
+                standing,
+            })
+        };
+        places.into_iter().filter_map(limit).collect()
     }
 
     /// Gives every bucket with a rule the limits that `of` finds for its name. Those without any go.

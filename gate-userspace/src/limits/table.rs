@@ -25,7 +25,7 @@ use super::name::Name;
 use super::quota::Limits;
 use super::reservations::Reservations;
 use super::rules::{Rule, Rules};
-use super::shard::{Change, Counts, Entry, Moment, Origin, Shard, Terms};
+use super::shard::{AskedLimit, Change, Counts, Entry, Moment, Origin, Shard, Terms};
 
 /// The buckets of all names in use.
 #[derive(Debug)]
@@ -175,6 +175,7 @@ impl Table {
         let mut shard = self.shard(name);
         if let Some(entry) = shard.get(name, at) {
             entry.bucket.settle(cost, now);
+            entry.count_asked(cost.0.into(), false);
             self.count(&mut shard, name, |counts| counts.used += u64::from(cost.0));
         }
     }
@@ -238,6 +239,21 @@ impl Table {
         }
     }
 
+    /// The names that were asked for most since their buckets were made, at most so many, that with the most first.
+    #[must_use]
+    pub fn most_asked(&self, most: usize, now: Nanos) -> Vec<AskedLimit> {
+        if most == 0 {
+            return Vec::new();
+        }
+        let mut all: Vec<_> =
+            self.shards.iter().flat_map(|shard| locked(shard).most_asked(most, self.moment(now))).collect();
+        all.sort_unstable_by(|one, other| {
+            other.asked.cmp(&one.asked).then_with(|| one.name.cmp(&other.name))
+        });
+        all.truncate(most);
+        all
+    }
+
     /// The table as a whole.
     #[must_use]
     pub fn totals(&self) -> Totals {
@@ -267,6 +283,9 @@ impl Table {
             } else {
                 entry.bucket.take(charge.cost, now)
             };
+            if !charge.is_question {
+                entry.count_asked(charge.cost.0.into(), result.is_err());
+            }
             let standing = entry.bucket.standing(now);
             match result {
                 Ok(()) => Charged::Within(standing),

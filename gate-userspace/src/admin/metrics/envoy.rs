@@ -3,24 +3,25 @@
 use std::fmt;
 use std::sync::Arc;
 
+use gate_common::units::Nanos;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use super::families::Family;
 use crate::envoy::{Counters, Event};
-use crate::limits::Table;
+use crate::limits::{AskedLimit, Table};
 
 /// All families of the server and its limits; without a server they have no series.
 pub(super) fn write(
     encoder: &mut DescriptorEncoder<'_>,
-    envoy: Option<&(Arc<Table>, Arc<Counters>)>,
+    (envoy, now): (Option<&(Arc<Table>, Arc<Counters>, usize)>, Nanos),
 ) -> fmt::Result {
     let mut series = EVENTS.begin(encoder)?;
-    if let Some((_, counters)) = envoy {
+    if let Some((_, counters, _)) = envoy {
         for event in Event::ALL {
             series.add(&[("event", event.name())], counters.of(event))?;
         }
     }
-    let values = envoy.map(|(table, counters)| (table.totals(), counters));
+    let values = envoy.map(|(table, counters, _)| (table.totals(), counters));
     for (family, value) in [
         (CONNECTIONS, values.map(|(_, counters)| counters.connections())),
         (STREAMS, values.map(|(_, counters)| counters.streams())),
@@ -36,9 +37,40 @@ pub(super) fn write(
             }
         }
     }
+    let asked = envoy.map(|(table, _, named)| table.most_asked(*named, now)).unwrap_or_default();
+    write_most_asked(encoder, &asked)
+}
+
+/// The number of a limit in one family.
+type Amount = fn(&AskedLimit) -> f64;
+
+/// The families of limits by name, none if no limit is named.
+fn write_most_asked(encoder: &mut DescriptorEncoder<'_>, limits: &[AskedLimit]) -> fmt::Result {
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let families: [(Family, Amount); 3] = [
+        (ASKED, |limit| limit.asked as f64 / 1e3),
+        (REFUSED, |limit| limit.refused as f64 / 1e3),
+        (LEFT, |limit| limit.standing.remaining as f64 / 1e3),
+    ];
+    for (family, value) in families {
+        let mut series = family.begin(encoder)?;
+        limits.iter().try_for_each(|limit| series.add(&[("limit", limit.name.as_str())], value(limit)))?;
+    }
     Ok(())
 }
 
+const ASKED: Family = Family::counter(
+    "gate_limit_asked_request_units_total",
+    "Request units that were asked for under a name, refused ones included.",
+);
+const REFUSED: Family = Family::counter(
+    "gate_limit_refused_request_units_total",
+    "Request units that a name's limit has refused.",
+);
+const LEFT: Family =
+    Family::gauge("gate_limit_left_request_units", "Request units left in a name's bucket here.");
 const EVENTS: Family = Family::counter("gate_envoy_events_total", "What Envoys have asked, by event.");
 const CONNECTIONS: Family = Family::gauge("gate_envoy_connections", "Connections of Envoys.");
 const STREAMS: Family = Family::gauge("gate_envoy_streams", "Streams of usage reports.");

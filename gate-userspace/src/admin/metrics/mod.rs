@@ -19,6 +19,7 @@ use prometheus_client::registry::Registry;
 
 use self::tenants::Tenants;
 use super::sources::Sources;
+use crate::clock;
 use crate::fleet::owner::Owner;
 
 mod caches;
@@ -107,7 +108,7 @@ impl Collector for Scraped {
         members::write(&mut encoder, sources.members.as_ref())?;
         services::write(&mut encoder, &sources.queues)?;
         caches::write(&mut encoder, &sources.caches)?;
-        envoy::write(&mut encoder, sources.envoy.as_ref())?;
+        envoy::write(&mut encoder, (sources.envoy.as_ref(), clock::monotonic()))?;
         fleet::write(&mut encoder, &sources.owners())?;
         interception::write(&mut encoder, sources.interception().as_ref())
     }

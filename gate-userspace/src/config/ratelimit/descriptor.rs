@@ -258,13 +258,13 @@ impl Reader<'_> {
                 "detailed_metric" if self.is_true(value) => {
                     self.note(
                         value.line,
-                        "detailed_metric: `gate quota show` has each name; metrics have none",
+                        "detailed_metric: metrics name the limits that are asked for most (`metrics_limits`), whichever they are",
                     );
                 }
                 "value_to_metric" if self.is_true(value) => {
                     self.note(
                         value.line,
-                        "value_to_metric: `gate quota show` has each name; metrics have none",
+                        "value_to_metric: metrics name the limits that are asked for most (`metrics_limits`), whichever they are",
                     );
                 }
                 "metadata" => self.note(value.line, "metadata: gate's answers have none"),

@@ -270,13 +270,10 @@ impl Book {
         let line = self.lines.get(line as usize)?;
         let limit = line.answer.limit?;
         let link = self.links.get(&line.owner?)?;
-        let [burst, max_debt] = [limit.burst_us, limit.max_debt_us].map(|micros| limit.amount_in(micros));
-        let whole =
-            Grant { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO, window: limit.window() };
+        let whole = Grant::of(&limit);
         if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
-            let rate = if whole.window.is_some() { whole.rate } else { limit.rate().part(gates) };
-            let part = whole.part(rate, burst / gates);
+            let part = whole.part(limit.rate().part(gates), whole.burst / gates);
             return (self.settings.on_lost == OnLost::Share).then_some(part);
         }
         if line.debt.is_of_window_before(now) {
@@ -286,8 +283,7 @@ impl Book {
             return Some(self.part_of_left(line, whole).unwrap_or(whole));
         };
         let reject_for = limited.reject_until.saturating_sub(now);
-        let rate = if whole.window.is_some() { whole.rate } else { limited.rate.min(limit.rate_of_share()) };
-        Some(Grant { reject_for, ..whole.part(rate, limited.burst) })
+        Some(Grant { reject_for, ..whole.part(limited.rate.min(limit.rate_of_share()), limited.burst) })
     }
 
     /// True if an owner has not answered for too long.

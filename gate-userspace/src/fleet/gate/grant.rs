@@ -2,6 +2,7 @@
 
 use gate_common::units::{MilliRu, Nanos};
 
+use crate::fleet::wire::Limit;
 use crate::limits::{Limits, Period};
 use crate::policy::rate::Rate;
 
@@ -21,6 +22,12 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// The whole of a limit.
+    pub(super) fn of(limit: &Limit) -> Self {
+        let [burst, max_debt] = [limit.burst_us, limit.max_debt_us].map(|micros| limit.amount_in(micros));
+        Self { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO, window: limit.window() }
+    }
+
     /// A part of this at another rate, with a burst of at least one request unit, if the limit admits one. A request that is dearer than its burst passes while
     /// the bucket is full, as it does where the limit is whole.
     #[must_use]
@@ -28,6 +35,8 @@ impl Grant {
         let dearest = self.burst.saturating_add(self.max_debt);
         let burst = burst.max(MilliRu::ONE_RU.0.into()).min(dearest);
         let max_debt = dearest - burst;
+        // Of a window the rate only says what times stand for.
+        let rate = if self.window.is_some() { self.rate } else { rate };
         Self { rate, burst, max_debt, ..*self }
     }
 

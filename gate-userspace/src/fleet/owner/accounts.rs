@@ -18,10 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use foldhash::fast::FixedState;
 use gate_common::units::Nanos;
 
-use super::audit;
 use super::counters::{Counters, Event};
 use super::room::Room;
-use crate::limits::{Calendar, Limits, Name, Rule, Rules, WallClock};
+use crate::limits::{Calendar, Limits, Name, Rule, Rules, WallClock, log_changes};
 use crate::policy::fleet_share::{FleetShares, Share, Used};
 use crate::policy::reservations::Reservations;
 
@@ -253,7 +252,7 @@ impl Accounts {
     pub fn follow(&self, now: Nanos, rules: Rules, by: &str) {
         {
             let mut current = self.rules.write().unwrap_or_else(PoisonError::into_inner);
-            audit::log(&current.rules, &rules, by);
+            log_changes(&current.rules, &rules, by);
             *current = Arc::new(Generation { number: current.number + 1, rules, is_known: true });
         }
         self.keep(None);

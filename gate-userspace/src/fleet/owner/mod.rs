@@ -11,7 +11,6 @@
 //! - `counters`: what happened; `totals`: that, and what there is at present.
 
 pub mod accounts;
-mod audit;
 mod connection;
 pub mod counters;
 mod gates;

@@ -277,6 +277,31 @@ proptest! {
     }
 }
 
+#[test]
+fn the_names_that_are_asked_for_most_are_listed_with_what_was_refused() {
+    let table = table(&[("shop/user=*", TEN)], MEMORY);
+    let now = Nanos::from_secs(100);
+    for user in 0..200 {
+        let _ = one(&table, &format!("shop/user={user}"), 1 + user % 50, now);
+    }
+    let _ = one(&table, "shop/user=often", 9, now);
+    let _ = one(&table, "shop/user=often", 60, now);
+    let _ = one(&table, "shop/user=asked", 0, now);
+    assert!(table.most_asked(0, now).is_empty());
+    let listed = table.most_asked(3, now);
+    let listed: Vec<_> =
+        listed.iter().map(|limit| (limit.name.as_str(), limit.asked, limit.refused)).collect();
+    assert_eq!(
+        listed,
+        [
+            ("shop/user=often", 69_000, 60_000),
+            ("shop/user=149", 50_000, 50_000),
+            ("shop/user=199", 50_000, 50_000)
+        ]
+    );
+    assert_eq!(table.most_asked(1_000, now).len(), 201, "a question asks for nothing");
+}
+
 const HOUR: i64 = 3_600;
 
 /// A rule of so many a day or an hour of the calendar, in a zone.

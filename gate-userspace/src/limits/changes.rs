@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 
-use crate::limits::{Limits, Pattern, Rule, Rules};
+use super::pattern::Pattern;
+use super::quota::Limits;
+use super::rules::{Rule, Rules};
 
 /// A limit that is no longer what it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Change<'r> {
-    pub(super) pattern: &'r Pattern,
+struct Change<'r> {
+    pattern: &'r Pattern,
     /// `None` if there was none.
-    pub(super) before: Option<&'r Rule>,
+    before: Option<&'r Rule>,
     /// `None` if there is none.
-    pub(super) after: Option<&'r Rule>,
+    after: Option<&'r Rule>,
 }
 
 /// The limits that differ, in the order of the later rules, and then those that are gone.
-pub(super) fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>> {
+fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>> {
     let by_pattern = |rules: &'r Rules| -> HashMap<&'r Pattern, &'r Rule> {
         rules.list().iter().map(|rule| (&rule.pattern, rule)).collect()
     };
@@ -32,7 +34,7 @@ pub(super) fn changes<'r>(before: &'r Rules, after: &'r Rules) -> Vec<Change<'r>
 }
 
 /// Logs them, with the one who changed them and why.
-pub(super) fn log(before: &Rules, after: &Rules, by: &str) {
+pub fn log_changes(before: &Rules, after: &Rules, by: &str) {
     let all = changes(before, after);
     for Change { pattern, before, after } in all.iter().take(MOST_LINES) {
         let [before, after] = [before, after].map(|rule| rule.map_or("none".to_owned(), in_words));
@@ -60,8 +62,8 @@ const MOST_LINES: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use super::super::calendar::{Calendar, Period};
     use super::*;
-    use crate::limits::{Calendar, Period};
 
     fn rules(limits: &[(&str, u64)]) -> Rules {
         let mut rules = Rules::default();
