@@ -533,6 +533,10 @@ fn a_seed_that_is_no_cluster_is_said_and_refused() -> Result<()> {
     let gate = Listening::gate_before_cluster(&[store.address.to_string()], "", EVERYONE)?;
     let mut client = Client::of(&gate)?;
     wait_until("requests are refused", || Ok(client.ask("GET a")?.starts_with("-UNAVAILABLE ")))?;
+    for line in ["SCAN 0", "KEYS *", "DBSIZE"] {
+        let said = client.ask(line)?;
+        ensure!(said.starts_with("-UNAVAILABLE "), "{line}: {said}");
+    }
     wait_until("it is counted", || Ok(counter(&gate, "slots-unknown")? > 0))?;
     let rules = client.ask("CLUSTER INFO").context("gate answers for itself")?;
     ensure!(rules.contains("cluster_state:fail"), "{rules}");

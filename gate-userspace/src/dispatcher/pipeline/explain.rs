@@ -246,6 +246,9 @@ impl<W: Wire> Service<W> {
         let is_joined = matches!(target, Target::Several(join) if join != Join::InTurn);
         nodes.sort_unstable();
         nodes.dedup();
+        if nodes.is_empty() {
+            return Err(Refusal::of(Reason::StoreDown).into());
+        }
         let stores = || nodes.iter().map(|node| client.store(*node));
         if stores().all(|store| store.has_window(is_slow)) && self.admission.may_take_permit(is_slow) {
             let refusals: Vec<_> = stores().filter_map(|store| store.accepts(now).err()).collect();

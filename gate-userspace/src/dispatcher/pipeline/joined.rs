@@ -8,6 +8,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::dispatch::is_slow;
@@ -72,7 +73,7 @@ impl<W: Wire> Service<W> {
         if buffers.runs.len() <= MOST_PARTS { Target::Several(join) } else { Target::CrossSlot }
     }
 
-    /// Asks all nodes of a cluster that have slots the same.
+    /// Asks all nodes of a cluster that have slots the same; none if none is known.
     pub(super) fn split_to_all(&self, cluster: &Cluster, bytes: &[u8], join: Join) -> Target {
         let buffers = &mut *self.part_buffers.borrow_mut();
         buffers.clear();
@@ -82,10 +83,13 @@ impl<W: Wire> Service<W> {
             buffers.runs.push(Run { at, keys: 1, len: bytes.len() });
         }
         self.split_work.set(buffers.split_work());
-        if buffers.runs.is_empty() { Target::Nowhere } else { Target::Several(join) }
+        if buffers.runs.is_empty() {
+            cluster.ask_refresh();
+        }
+        Target::Several(join)
     }
 
-    /// Asks the node of a cluster that a scan has come to.
+    /// Asks the node of a cluster that a scan has come to; none if none is known.
     pub(super) fn split_scan(&self, cluster: &Cluster, request: &W::Request, bytes: &[u8]) -> Target {
         let buffers = &mut *self.part_buffers.borrow_mut();
         buffers.clear();
@@ -93,7 +97,7 @@ impl<W: Wire> Service<W> {
         let step = cluster.scan_step(cursor.unwrap_or(ScanCursor::START));
         let Some(step) = step else {
             cluster.ask_refresh();
-            return Target::Nowhere;
+            return Target::Several(Join::Same);
         };
         let out = &mut buffers.stores[step.node.index()];
         W::scan(request, bytes, cursor.map(|_| step.at_node), out);
@@ -121,7 +125,7 @@ impl<W: Wire> Service<W> {
     ///
     /// # Errors
     ///
-    /// The refusal of the first node that does not take its part; nothing is sent then.
+    /// The refusal of the first node that does not take its part, or if there is none; nothing is sent then.
     pub(super) fn send_joined(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
@@ -132,6 +136,9 @@ impl<W: Wire> Service<W> {
     ) -> Result<Parts, Refusal> {
         let Decoded { client, slot, request, .. } = decoded;
         let buffers = &*self.part_buffers.borrow();
+        if buffers.runs.is_empty() {
+            return Err(self.admission.refuse(ledger, &charged, Refusal::of(Reason::StoreDown)));
+        }
         let nodes =
             || NodeId::all(buffers.stores.len()).filter(|node| !buffers.stores[node.index()].is_empty());
         let mut permits = 0_u64;
