@@ -228,6 +228,9 @@ impl<W: Wire> Service<W> {
                 Target::One(node) | Target::Several(Join::Scan(ScanStep { node, .. })) => {
                     format!("it goes to {}", self.settings.address(node))
                 }
+                Target::Several(_) if W::keys(request, bytes).next().is_none() => {
+                    "each primary is asked, and gate answers once for all".to_owned()
+                }
                 Target::Several(_) | Target::Nowhere | Target::CrossSlot => {
                     "its keys are at several stores: each gets a request for its own".to_owned()
                 }
