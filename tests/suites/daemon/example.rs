@@ -339,8 +339,10 @@ impl Scene {
             ensure!(text.contains(from), "{from} is not in the example");
             text = text.replace(from, &to);
         }
-        let text =
-            text.replace("/etc/gate/", &format!("{files}/")).replace("/var/log/gate/", &format!("{files}/"));
+        // Not each block has one of these.
+        let text = ["/etc/gate/", "/var/log/gate/", "/var/cache/gate/"]
+            .iter()
+            .fold(text, |text, from| text.replace(from, &format!("{files}/")));
         // Its stores wait for a busy machine.
         let text = text.replace("store_timeout = \"1s\"\n", "");
         let with_patience = |key| format!("\n{PATIENT}\n{key} = ");

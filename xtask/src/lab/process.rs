@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,12 @@ impl ChildProcess {
                         return Ok(line.text().to_owned());
                     }
                 }
-                Err(_) => return Err(self.failure(&format!("did not say {text:?} in {patience:?}"))),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.failure(&format!("did not say {text:?} in {patience:?}")));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.failure(&format!("ended and had not said {text:?}")));
+                }
             }
         }
     }
