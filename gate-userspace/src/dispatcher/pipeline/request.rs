@@ -46,6 +46,8 @@ impl<W: Wire> Service<W> {
             return NextStep::Wait;
         }
         if let Some(refusal) = client.refused_with_earlier(request) {
+            // An answer that has come meanwhile is for this request alone.
+            client.size_question.set(SizeQuestion::None);
             self.refuse_with_earlier(client, replies, request, refusal, now);
             return NextStep::Refused;
         }
