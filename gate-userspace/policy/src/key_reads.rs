@@ -48,7 +48,7 @@ pub struct KeyRead {
 /// Where the size of a key is known from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Known {
-    /// It is not known.
+    /// Nowhere.
     #[default]
     Unknown,
     /// An earlier reply.
@@ -109,7 +109,7 @@ pub struct SeenKey {
     pub is_understated: bool,
 }
 
-/// What each tenant of a service has read of keys. See the [module](self).
+/// The reads of keys of each tenant of a service. See the [module](self).
 #[derive(Debug)]
 pub struct KeyReads {
     tenants: Box<[OnceLock<Box<Mutex<TenantReads>>>]>,
@@ -226,7 +226,7 @@ fn is_large(size: ReadSize) -> bool {
     size.rows >= LARGE_ROWS || size.more_bytes >= LARGE_BYTES
 }
 
-/// What one tenant has read.
+/// One tenant's reads.
 #[derive(Debug, Default)]
 struct TenantReads {
     means: [[Mean; SizeClass::COUNT]; KINDS],
@@ -257,7 +257,8 @@ struct Mean {
 
 impl Mean {
     fn observe(&mut self, size: ReadSize, rows_were_open: bool) {
-        let (rows, more) = (size.rows as f32, size.more_bytes as f32);
+        let rows = size.rows as f32;
+        let more = size.more_bytes as f32;
         let next = |mean: f32, value, is_first| if is_first { value } else { moved(mean, value) };
         let is_first = self.per_rows == 0.0;
         (self.more, self.per_rows) = (next(self.more, more, is_first), next(self.per_rows, rows, is_first));

@@ -200,7 +200,6 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     let max_request = s.get("max_request", |text| units::size(text, 1 << 10, REDIS_TAKES));
     let max_request =
         max_request.unwrap_or(if protocol == Protocol::Memcached { 2 << 20 } else { REDIS_TAKES });
-    let whole_keys = whole_keys::read(s, protocol);
     let max_depth = s.get("max_depth", number(1, 100_000)).unwrap_or(1_000);
     let max_output = s.get("max_output", |text| units::size(text, 64 << 10, 4 << 30)).unwrap_or(64 << 20);
     let client_memory =
@@ -253,7 +252,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         store_timeout,
         slow_timeout,
         max_request: max_request as usize,
-        whole_keys,
+        whole_keys: whole_keys::read(s, protocol),
         max_depth: max_depth as usize,
         max_output: max_output as usize,
         client_memory: client_memory as usize,

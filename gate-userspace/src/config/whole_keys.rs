@@ -5,7 +5,7 @@ use super::raw::Section;
 use super::units::Wrong;
 use super::values::Protocol;
 
-/// What becomes of them.
+/// The settings of such requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WholeKeys {
     /// The most rows that a read of whole keys may have; `None` for any number.
@@ -16,7 +16,7 @@ pub struct WholeKeys {
     pub unlink: bool,
 }
 
-/// Reads them. Nothing but Redis has such requests.
+/// Reads the settings. Nothing but Redis has such requests.
 pub(super) fn read(s: &mut Section<'_>, protocol: Protocol) -> WholeKeys {
     let whole_keys = WholeKeys {
         max_rows: s.get("max_rows", rows).flatten(),

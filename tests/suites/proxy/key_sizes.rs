@@ -159,10 +159,11 @@ fn a_read_costs_what_its_key_holds_and_no_other_reads_do() -> Result<()> {
 }
 
 #[test]
-fn what_is_asked_about_keeps_its_place_among_its_clients_requests() -> Result<()> {
+fn what_is_asked_about_keeps_its_place_in_a_pipeline() -> Result<()> {
     let store = filled(&[])?;
     let gate = Listening::gate("resp", store.address, BOUNDED, &tenants(&[2]))?;
-    let (clients, rounds) = (20, 50);
+    let clients = 20;
+    let rounds = 50;
     let streams = (0..clients).map(|_| Ok(Client::new(&gate, 2)?.stream)).collect::<Result<Vec<_>>>()?;
     std::thread::scope(|scope| {
         let run = |(number, stream): (usize, TcpStream)| pipeline_keeps_its_order(number, stream, rounds);
@@ -324,7 +325,7 @@ fn removed_keys_are_freed_later_with_the_same_answer() -> Result<()> {
 }
 
 #[test]
-fn keys_are_removed_at_once_where_the_store_or_the_configuration_wants_it() -> Result<()> {
+fn keys_are_removed_at_once_where_that_is_wanted() -> Result<()> {
     for (arguments, service) in
         [(&["--rename-command", "UNLINK", ""][..], ""), (&[], "unlink = \"off\"\nmax_rows = \"10000\"\n")]
     {

@@ -28,7 +28,7 @@ fn ask(reads: &KeyReads, tenant: u32, key: u32, rows: u32, now: Nanos) -> u32 {
 }
 
 #[test]
-fn a_large_key_costs_its_size_and_small_ones_what_small_ones_cost() {
+fn a_large_key_costs_its_size_and_small_ones_do_not() {
     let reads = KeyReads::new(2);
     assert_eq!(ask(&reads, 0, 1, 3, NOW), 100, "the guess");
     assert_eq!(ask(&reads, 0, 2, 100_000, NOW), 3, "as the unknown key before");
@@ -71,7 +71,7 @@ fn elements_follow_from_the_values_and_bounds_of_a_reply() {
 }
 
 #[test]
-fn the_size_that_the_store_tells_is_charged_and_a_lie_counts_no_more() {
+fn the_told_size_is_charged_and_a_lie_counts_no_more() {
     let reads = KeyReads::new(1);
     let asked = |rows| KeyRead { rows, known: Known::Asked, ..of(5) };
     assert_eq!(reads.expected(0, &asked(40_000), ALL).rows, 40_000);
@@ -105,7 +105,7 @@ fn long_values_are_expected_by_the_size_of_the_key() {
 }
 
 #[test]
-fn large_reads_are_remembered_by_kind_and_keys_leave_that_are_not_read() {
+fn large_reads_are_remembered_and_keys_not_read_leave() {
     let reads = KeyReads::new(1);
     ask(&reads, 0, 1, LARGE_ROWS - 1, NOW);
     assert!(reads.seen(0, 1, NOW).is_none() && !reads.were_large(0, KIND, NOW));
@@ -136,7 +136,7 @@ fn the_heaviest_keys_of_a_tenant_are_known() {
 }
 
 #[test]
-fn a_tenant_that_there_is_no_room_for_is_measured_and_not_remembered() {
+fn a_tenant_without_room_is_measured_and_not_remembered() {
     let reads = KeyReads::new(1);
     assert_eq!(reads.observe(1, &of(3), ALL, reply(5_000), NOW).rows, 5_000);
     assert_eq!(reads.expected(1, &of(3), ALL).rows, 100);
@@ -154,7 +154,9 @@ proptest! {
     ) {
         let reads = KeyReads::new(1);
         let largest = 300_000;
-        let (mut paid, mut read, mut last) = (0_u64, 0_u64, std::collections::HashMap::new());
+        let mut paid = 0_u64;
+        let mut read = 0_u64;
+        let mut last = std::collections::HashMap::new();
         for (key, size) in asked {
             let rows = [1, 30, 5_000, largest][size as usize];
             paid += u64::from(ask(&reads, 0, key, rows, NOW));

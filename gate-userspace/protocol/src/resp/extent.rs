@@ -252,7 +252,8 @@ impl Extent {
             Span::Ranks { first, last, values } => {
                 let len = i64::try_from(elements).unwrap_or(i64::MAX);
                 let at = |rank: i64| if rank < 0 { rank.saturating_add(len) } else { rank };
-                let (first, last) = (at(first).max(0), at(last).min(len - 1));
+                let first = at(first).max(0);
+                let last = at(last).min(len - 1);
                 (u64::try_from(last.saturating_sub(first).saturating_add(1)).unwrap_or(0), values)
             }
         };

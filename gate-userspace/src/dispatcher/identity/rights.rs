@@ -1,4 +1,4 @@
-//! What the store says that a user may do (`ACL GETUSER`).
+//! The rights of a user, as the store says them (`ACL GETUSER`).
 
 /// True if the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did. A store
 /// without ACLs restricts no user.

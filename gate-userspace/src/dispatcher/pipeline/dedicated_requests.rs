@@ -301,11 +301,8 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
                 mark
             }
         };
-        let freed = match self.state.in_transaction {
-            true => None,
-            false => self.service.freed_later(self.client, &request, bytes),
-        };
-        self.out.push(instead.or(freed.as_ref().map(|freed| &freed[..])).unwrap_or(bytes));
+        let may_change = instead.is_none() && !self.state.in_transaction;
+        self.service.push(self.client, (&request, instead.unwrap_or(bytes)), may_change, &mut self.out);
         let asks = W::Session::pause(&request, bytes).filter(|_| instead.is_none());
         let pause = match effect {
             _ if is_queued => {

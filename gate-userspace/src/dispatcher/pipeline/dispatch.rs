@@ -16,6 +16,7 @@ use crate::dispatcher::request::{Charged, InFlight};
 use crate::dispatcher::split::PartOutcome;
 use crate::dispatcher::stores::events::FollowUp;
 use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::buffer::Buffer;
 use crate::protocol::Refusal;
 
 impl<W: Wire> QueueItem<W, Session<W>> {
@@ -170,6 +171,18 @@ impl<W: Wire> Service<W> {
         freed.clear();
         W::free_later(request, bytes, &mut freed);
         Some(freed)
+    }
+
+    /// Appends a request to `out`, or, if it `may_change`, that by which memory is freed later.
+    pub(super) fn push(
+        &self,
+        client: &Session<W>,
+        (request, bytes): (&W::Request, &[u8]),
+        may_change: bool,
+        out: &mut Buffer,
+    ) {
+        let freed = if may_change { self.freed_later(client, request, bytes) } else { None };
+        out.push(freed.as_ref().map_or(bytes, |freed| &freed[..]));
     }
 
     /// True if what a client removes is freed later.

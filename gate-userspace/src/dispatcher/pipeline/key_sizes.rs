@@ -26,10 +26,10 @@ use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, Decoded, InFlight};
 use crate::dispatcher::size_question::SizeQuestion;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
-use crate::dispatcher::wire::Wire;
+use crate::dispatcher::wire::{Route, Wire};
 use crate::policy::key_reads::{KeyRead, Known, LARGE_ROWS};
 use crate::protocol::resp::{Extent, ReadKind};
-use crate::protocol::{Class, LargeRead, Refusal};
+use crate::protocol::{Class, LargeRead, Refusal, Rule};
 
 impl<W: Wire> Service<W> {
     /// The read of whole keys that a tenant's request is, and what is known of them; `frees_later` says that what it
@@ -97,46 +97,52 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// Asks for the size of what a request reads, if that may be large. True if it has been asked: the request waits.
+    /// Asks for the size of what a request reads, if that may be large and has not been asked. The request waits while the
+    /// result is pending; else the answer, if there is one, is for this request.
     ///
     /// # Errors
     ///
     /// A refusal of the tenant's quota, which is counted.
     #[inline]
-    pub(super) fn asks_size(
+    pub(super) fn ask_first(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
-        told: SizeQuestion,
+        (route, denied): (Route, Option<Rule>),
         now: Nanos,
-    ) -> Result<bool, Refusal> {
-        let extent = W::extent(decoded.request, decoded.bytes);
-        if !extent.can_be_asked() || told != SizeQuestion::None {
-            return Ok(false);
+    ) -> Result<SizeQuestion, Refusal> {
+        let state = &decoded.client.size_question;
+        if state.get() != SizeQuestion::None {
+            // Answered => None: it is decoded for the last time.
+            return Ok(state.take());
         }
-        self.asks_size_of(decoded, &extent, now)
+        let extent = W::extent(decoded.request, decoded.bytes);
+        if route == Route::Shared && denied.is_none() && extent.can_be_asked() {
+            self.ask_size(decoded, &extent, now)?;
+        }
+        Ok(state.get())
     }
 
-    fn asks_size_of(
+    fn ask_size(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
         extent: &Extent,
         now: Nanos,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<(), Refusal> {
         let Decoded { client, tenant, request, bytes, target, .. } = decoded;
         if client.datagram().is_some() || !self.may_be_large(tenant, extent, request, bytes, now) {
-            return Ok(false);
+            return Ok(());
         }
         let store = client.store(target.node());
         let class = self.types.borrow().classify::<W>(request, bytes);
         let may_cache = self.ledger.borrow_mut().may_cache(tenant);
         let is_sent = || !may_cache || self.hot.peek(decoded, class.tier, now).0 == CachePeek::Store;
         if store.accepts(now).is_err() || !is_sent() {
-            return Ok(false);
+            return Ok(());
         }
         let mut questions = Vec::new();
         let count = W::size_questions(request, bytes, MOST_QUESTIONS, &mut questions);
         if count == 0 {
-            return Ok(false);
+            return Ok(());
         }
         let charged = {
             let ledger = &mut *self.ledger.borrow_mut();
@@ -148,7 +154,7 @@ impl<W: Wire> Service<W> {
             charged
         };
         self.send_questions(decoded, extent, &charged, &questions, now);
-        Ok(true)
+        Ok(())
     }
 
     /// True if the store would be asked for the size of what a request reads.

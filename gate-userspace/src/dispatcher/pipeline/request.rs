@@ -55,18 +55,12 @@ impl<W: Wire> Service<W> {
         if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
             return NextStep::Wait;
         }
-        let told = client.size_question.get();
-        let asked = match route {
-            Route::Shared if denied.is_none() => self.asks_size(decoded, told, now),
-            _ => Ok(false),
-        };
-        if asked == Ok(true) {
+        let asked = self.ask_first(decoded, (route, denied), now);
+        if asked.is_ok_and(SizeQuestion::is_pending) {
             return NextStep::Wait;
         }
-        if told != SizeQuestion::None {
-            client.size_question.set(SizeQuestion::None);
-        }
-        let decoded = Decoded { told: told.elements(), ..decoded };
+        let told = asked.ok().and_then(SizeQuestion::elements);
+        let decoded = Decoded { told, ..decoded };
         self.metrics.count(Event::Request);
         let verdict = asked.and_then(|_| self.check_limits(decoded, denied, replies.outstanding()));
         let verdict = verdict.and_then(|()| match self.presents(decoded) {

@@ -138,7 +138,7 @@ pub(crate) struct Session<W: Wire> {
     pub(super) dedicated_slots: RefCell<Option<TenantSlots>>,
     /// Its share of them.
     pub(super) dedicated_slot: RefCell<Option<Slot>>,
-    /// What the store is asked about its next request.
+    /// The question for the size of what its next request reads.
     pub(super) size_question: Cell<SizeQuestion>,
     /// The end of its request's wait in the queue, on a dedicated connection.
     pub(super) granted: Cell<Option<Result<(), Refusal>>>,

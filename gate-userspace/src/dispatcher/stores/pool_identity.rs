@@ -43,7 +43,8 @@ impl PoolIdentity {
 
     /// Takes over what is known of another pool, if its clients are the same user: what that may do is the same in any database.
     pub(super) fn learn_from(&self, other: &Self) {
-        let (own, others) = (self.identity.borrow(), other.identity.borrow());
+        let own = self.identity.borrow();
+        let others = other.identity.borrow();
         if own.login.as_deref().map(Login::user) == others.login.as_deref().map(Login::user) {
             self.may_unlink.set(other.may_unlink());
         }
