@@ -140,7 +140,7 @@ const WINDOWS: [(&str, bool); 2] = [("sliding", false), ("calendar", true)];
 pub fn short_limits(rules: &Rules) -> Vec<String> {
     let is_short = |rule: &&Rule| {
         let Limits { rate, burst_ns, .. } = rule.limits;
-        let is_meant = rule.limits == Limits::BANNED || burst_ns >= LONG.0;
+        let is_meant = rule.limits == Limits::BANNED || rule.limits.window.is_some() || burst_ns >= LONG.0;
         !is_meant
             && burst_ns.checked_div(rate.time_for(MilliRu::ONE_RU.0.into())).is_some_and(|count| count < FEW)
     };
@@ -342,6 +342,8 @@ mod tests {
             (rule.limits.dearest(), rule.limits.evenly().rate),
             (5_000, Rate::within(5_000, Nanos::from_secs(DAY)))
         );
+        let rules = parse("[[limit]]\nname = \"a\"\nquota = \"5/day\"\nwindow = \"calendar\"\n").unwrap();
+        assert!(short_limits(&rules).is_empty(), "a window holds what it was written to hold");
         let berlin = Calendar::new(Period::Day, Calendar::zone("Europe/Berlin").unwrap());
         assert_eq!(rule.calendar.as_deref(), Some(&berlin));
         let in_utc = read("quota = \"100/min\"\nwindow = \"calendar\"\n").unwrap();

@@ -120,7 +120,7 @@ const DIFFER: &[(&str, &str, &str)] = &[
 
 const NOW: Nanos = Nanos::from_secs(1_000);
 
-/// What gate answers to such a line: one text in the line's own form.
+/// The answers of gate to such a line, in the line's own form.
 fn answered(quotas: &Quotas, now: &mut Nanos, line: &str) -> String {
     let (request, expected) = line.split_once(" -> ").unwrap();
     let (asked, times) = request.rsplit_once(" x").unwrap();

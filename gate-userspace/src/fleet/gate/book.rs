@@ -10,7 +10,6 @@
 //!
 //! **Invariants.** Pure: time is an argument. A charge is in exactly one report, which is charged once.
 
-mod debt;
 mod first;
 mod handover;
 mod owners;
@@ -20,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use gate_common::units::{MilliRu, Nanos};
 
-use self::debt::Debt;
+use super::debt::Debt;
 use super::grant::Grant;
 use super::link::{Entry, Handover, Link, Unfit};
 use crate::fleet::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, decoded, value};

@@ -278,7 +278,7 @@ proptest! {
 }
 
 #[test]
-fn the_names_that_are_asked_for_most_are_listed_with_what_was_refused() {
+fn names_that_are_asked_for_most_are_listed() {
     let table = table(&[("shop/user=*", TEN)], MEMORY);
     let now = Nanos::from_secs(100);
     for user in 0..200 {

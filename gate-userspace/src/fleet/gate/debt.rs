@@ -2,7 +2,7 @@
 
 use gate_common::units::Nanos;
 
-/// What was taken out of a bucket. See the [module](self).
+/// The debt of a bucket. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Debt {
     /// Paid by then.
