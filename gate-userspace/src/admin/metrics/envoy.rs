@@ -10,10 +10,13 @@ use super::families::Family;
 use crate::envoy::{Counters, Event};
 use crate::limits::{AskedLimit, Table};
 
+/// The limits, the server's counters, and how many limits are named.
+type Source = (Arc<Table>, Arc<Counters>, usize);
+
 /// All families of the server and its limits; without a server they have no series.
 pub(super) fn write(
     encoder: &mut DescriptorEncoder<'_>,
-    (envoy, now): (Option<&(Arc<Table>, Arc<Counters>, usize)>, Nanos),
+    (envoy, now): (Option<&Source>, Nanos),
 ) -> fmt::Result {
     let mut series = EVENTS.begin(encoder)?;
     if let Some((_, counters, _)) = envoy {
