@@ -47,7 +47,8 @@ impl SizeQuestion {
     }
 }
 
-/// The kinds of questions that the store has refused lately, by number. They are not asked for a while.
+/// The kinds of questions that the store has lately said it does not know, by number. They are not asked for a while: whatever a client
+/// asks about, it cannot bring that about.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedQuestions([Cell<Nanos>; crate::policy::key_reads::KINDS]);
 
@@ -57,7 +58,7 @@ impl RefusedQuestions {
         self.0.get(usize::from(kind)).is_some_and(|until| until.get() <= now)
     }
 
-    /// The store has refused a kind of question.
+    /// The store does not know a kind of question.
     pub(crate) fn refused(&self, kind: u8, now: Nanos) {
         self.0.get(usize::from(kind)).into_iter().for_each(|until| until.set(now.saturating_add(PAUSE)));
     }

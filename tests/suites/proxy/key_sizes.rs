@@ -246,6 +246,26 @@ fn reads_of_too_many_rows_are_refused_with_their_size_and_price() -> Result<()> 
 }
 
 #[test]
+fn a_question_about_nonsense_ends_no_questions() -> Result<()> {
+    let store = filled(&[])?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, BOUNDED, &tenants(&[1, 2]))?;
+    let [mut hostile, mut other] = [Client::new(&gate, 1)?, Client::new(&gate, 2)?];
+    for (nonsense, all) in [
+        ("ZRANGEBYSCORE sorted a b", "ZRANGEBYSCORE sorted -inf +inf"),
+        ("ZRANGE sorted a b BYSCORE", "ZRANGE sorted -inf +inf BYSCORE"),
+        ("ZRANGEBYLEX sorted a b", "ZRANGEBYLEX sorted - +"),
+    ] {
+        let said = hostile.ask(nonsense)?;
+        ensure!(said.starts_with("-ERR min or max"), "{said}");
+        for client in [&mut hostile, &mut other] {
+            let said = client.ask(all)?;
+            ensure!(said.contains("rule=max_rows"), "{all}: {}", &said[..said.len().min(200)]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn within_a_transaction_what_is_known_is_refused() -> Result<()> {
     let store = filled(&[])?;
     let gate =

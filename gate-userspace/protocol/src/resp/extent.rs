@@ -287,6 +287,13 @@ pub fn told_size(answer: &[u8]) -> Option<u64> {
     (super::error_code(answer)? == b"WRONGTYPE").then_some(0)
 }
 
+/// True if the answer to a question says that the store has no such command. What else an error says may be for the words of the
+/// request that was asked about, or for the moment.
+#[must_use]
+pub fn has_no_question(answer: &[u8]) -> bool {
+    answer.starts_with(b"-ERR unknown command")
+}
+
 /// A rank; `None` for what the store refuses.
 fn rank(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()

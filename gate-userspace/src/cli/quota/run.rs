@@ -53,7 +53,7 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         .map_err(|error| anyhow::anyhow!("cannot listen at {}: {}", config.listen, in_words(&error)))?;
     let metrics = config.metrics.map(listen_to_scrapes).transpose()?;
     let named = config.metrics_limits as usize;
-    let kept = config.state_file.map(read_debts).transpose()?;
+    let mut kept = config.state_file.map(read_debts).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let (lease, registration) =
         members.map(|members| register(&runtime, members, config.listen, &accounts)).unzip();
@@ -62,7 +62,6 @@ pub(super) fn run(path: &Path) -> anyhow::Result<ExitCode> {
         .map(|listener| Server::start_for_owner(listener, Arc::clone(&owner), named))
         .transpose()
         .context("cannot start the thread for /metrics")?;
-    let mut kept = kept;
     runtime.block_on(async {
         let has_tls = tls.borrow().is_some();
         tracing::info!(listen = %config.listen, tls = has_tls, limits = accounts.rules().rules.list().len(), "owning limits");

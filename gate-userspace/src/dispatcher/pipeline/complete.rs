@@ -56,7 +56,7 @@ impl<W: Wire> StoreEvents for Service<W> {
         if let CacheRole::AskSize { kind, told } = &mut request.cache_role {
             if is_first {
                 *told = W::told_size(reply.given());
-                if told.is_none() && !W::Session::is_forbidden(input) {
+                if told.is_none() && W::has_no_question(input) {
                     self.refused_questions.refused(*kind, clock::monotonic());
                 }
             }

@@ -25,6 +25,11 @@ pub(crate) trait KeySizes<R> {
         None
     }
 
+    /// True if the answer to such a question says that the store has none of this kind.
+    fn has_no_question(_answer: &[u8]) -> bool {
+        false
+    }
+
     /// True for a request that removes keys, whose memory the store frees while everybody waits.
     #[inline]
     fn frees(_request: &R) -> bool {

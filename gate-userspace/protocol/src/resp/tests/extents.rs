@@ -1,4 +1,4 @@
-use super::super::{Decoder, Extent, Limits, ReadKind, Request, Step, told_size};
+use super::super::{Decoder, Extent, Limits, ReadKind, Request, Step, has_no_question, told_size};
 
 fn one(line: &str) -> (Request, Vec<u8>) {
     let mut decoder = Decoder::new(Limits::default());
@@ -135,12 +135,14 @@ fn answers_say_a_size_or_nothing() {
         (":1000000\r\n", Some(1_000_000)),
         ("-WRONGTYPE Operation against a key\r\n", Some(0)),
         ("-ERR unknown command 'HLEN'\r\n", None),
+        ("-ERR min or max is not a float\r\n", None),
         ("-NOPERM this user has no permissions\r\n", None),
         (":-1\r\n", None),
         ("$1\r\n5\r\n", None),
         ("", None),
     ] {
         assert_eq!(told_size(answer.as_bytes()), size, "{answer}");
+        assert_eq!(has_no_question(answer.as_bytes()), answer.contains("unknown"), "{answer}");
     }
 }
 

@@ -22,6 +22,10 @@ impl KeySizes<Request> for Resp {
         resp::told_size(answer)
     }
 
+    fn has_no_question(answer: &[u8]) -> bool {
+        resp::has_no_question(answer)
+    }
+
     #[inline]
     fn frees(request: &Request) -> bool {
         request.command == DEL && request.meta.keys > 0
