@@ -5,7 +5,7 @@
 //! pays for large keys by reading small ones, and a price says nothing of the key.
 //!
 //! **Source.** Weighted Space-Saving (Metwally, Agrawal, El Abbadi 2005), as in [`super::space_saving`], over the keys
-//! whose reads are large. The weight of a key is the sum of what was read of it, and halves every [`HALVING`]. A full
+//! whose reads are large. The weight of a key is the sum of what was read of it, and halves every `HALVING`. A full
 //! sketch gives the counter of the lightest key, and its weight, to the new one.
 //!
 //! **Deviation.** A counter also keeps the size of its key, as the last reply showed it. That is no estimate, and a new
@@ -15,7 +15,7 @@
 //! another's keys, nor moves what another is expected to read. A tenant that reads nothing but large keys pushes out its
 //! own: what is not known is expected to be as the unknown ones before, whose mean these raise.
 //!
-//! **Size classes.** A learned mean is of a tenant, a kind of command and a [size class](SizeClass) as it was known
+//! **Size classes.** A learned mean is of a tenant, a kind of command and a size class as it was known
 //! before the request ran. So a large key that is known does not make small ones dear, and does not hide among them.
 //!
 //! **Invariants.** No more memory than [`CAPACITY`] keys for each tenant that has read such keys, taken at its first read.
