@@ -161,7 +161,7 @@ impl Shape {
 
 /// Rows by the numbers among the arguments; `None` if those do not tell.
 fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> Option<u32> {
-    let limit = |from| options(args, from, &["LIMIT"]).and_then(|mut rest| number(rest.nth(1)?));
+    let limit = |from| stated(args, from, "LIMIT", 1);
     let rows = match by {
         Rows::Bounds { from } => {
             let from = usize::from(from);
@@ -176,7 +176,7 @@ fn rows(by: Rows, keys: KeySpec, args: &Args<'_>) -> Option<u32> {
         Rows::Count(default) => {
             // Where keys come last, options come first.
             let from = if keys == KeySpec::Streams { 1 } else { 2 };
-            let count = options(args, from, &["COUNT"]).and_then(|mut rest| number(rest.next()?));
+            let count = stated(args, from, "COUNT", 0);
             // What the store takes for the default of its own; others walk to the end.
             count.or((default != OPEN_ROWS).then_some(default.into()))
         }
@@ -194,6 +194,23 @@ fn options<'b>(args: &Args<'b>, from: usize, words: &[&str]) -> Option<Args<'b>>
     }
     rest.find(|arg| words.iter().any(|word| arg.eq_ignore_ascii_case(word.as_bytes())))?;
     Some(rest)
+}
+
+/// The largest of the numbers that stand at a place behind each `word`, searched from number `from` on; one below zero, if there is any.
+/// Of options that are repeated the store takes one, and the price must not be another's.
+fn stated(args: &Args<'_>, from: usize, word: &str, place: usize) -> Option<i64> {
+    let mut rest = args.clone();
+    let mut most = None;
+    for _ in 0..from {
+        rest.next()?;
+    }
+    while rest.find(|arg| arg.eq_ignore_ascii_case(word.as_bytes())).is_some() {
+        match rest.clone().nth(place).and_then(number) {
+            Some(below) if below < 0 => return Some(below),
+            stated => most = most.max(stated),
+        }
+    }
+    most
 }
 
 /// A number that can be added to another without a thought.
