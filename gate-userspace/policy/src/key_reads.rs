@@ -187,11 +187,15 @@ impl KeyReads {
         }
         if read.key != 0 && read.values > 0 {
             reads.sketch.age(now);
-            let elements = (reply.rows > 0).then(|| {
-                let shown = reply.rows.div_ceil(u32::from(read.values));
-                shown.saturating_add(read.beyond)
-            });
-            reads.sketch.observe(read.key, elements, size, read.was_told_wrong(reply.rows));
+            let shown = reply.rows.div_ceil(u32::from(read.values));
+            let told_wrong = (read.known == Known::Asked).then(|| read.was_told_wrong(reply.rows));
+            match reply.rows {
+                // The key holds nothing.
+                0 if reply.bytes <= EMPTY_BYTES && read.beyond == 0 => reads.sketch.forget(read.key),
+                // An error, or a range that the key does not have: neither says how much it holds.
+                0 => {}
+                _ => reads.sketch.observe(read.key, shown.saturating_add(read.beyond), size, told_wrong),
+            }
         }
         size
     }
@@ -301,18 +305,22 @@ impl Sketch {
         self.counters.get(self.place(key)?)
     }
 
-    /// A reply has shown that a key has so many elements, or none that can be told.
-    fn observe(&mut self, key: u32, elements: Option<u32>, size: ReadSize, told_wrong: bool) {
+    /// A key holds nothing any more.
+    fn forget(&mut self, key: u32) {
+        if let Some(place) = self.place(key) {
+            self.remove(place);
+        }
+    }
+
+    /// A reply has shown that a key has so many elements, and whether the store has told wrong before, if it was asked.
+    fn observe(&mut self, key: u32, elements: u32, size: ReadSize, told_wrong: Option<bool>) {
         let place = self.place(key);
-        let Some(elements) = elements else {
-            place.into_iter().for_each(|place| self.remove(place));
-            return;
-        };
+        let was_understated = place.is_some_and(|place| self.counters[place].is_understated);
         let mut counter = Counter {
             weight: size.rows.saturating_add(size.more_bytes / ROW_BYTES as u32),
             elements,
             more_per_row: size.more_bytes as f32 / size.rows.max(1) as f32,
-            is_understated: told_wrong,
+            is_understated: told_wrong.unwrap_or(was_understated),
         };
         if let Some(place) = place {
             counter.weight = counter.weight.saturating_add(self.counters[place].weight);
@@ -358,6 +366,8 @@ impl Sketch {
 pub const LARGE_ROWS: u32 = 1_000;
 /// A read of so many bytes beyond what rows may have is large as well.
 const LARGE_BYTES: u32 = 1 << 20;
+/// The longest reply without a row that is no error: an empty array, set or map, or the number of keys that were removed.
+const EMPTY_BYTES: u64 = 4;
 /// The keys that are known of one tenant: 3 KiB.
 pub const CAPACITY: usize = 128;
 /// A key of a thousand rows that is not read any more is forgotten after ten times as long, one of a million after twenty.

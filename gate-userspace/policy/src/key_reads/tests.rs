@@ -50,7 +50,11 @@ fn a_key_that_changes_is_charged_as_it_was_one_reply_ago() {
     for (rows, charged) in [(200_000, 50_000), (10, 200_000), (90_000, 10), (90_000, 90_000)] {
         assert_eq!(ask(&reads, 0, 7, rows, NOW), charged);
     }
-    // A key that is gone, or that an error is said of, is not known any more.
+    // An error, or a range that the key does not have, says nothing of it; a key that is gone is not known any more.
+    let error = Reply { rows: 0, bytes: 68 };
+    reads.observe(0, &of(7), ALL, error, NOW);
+    reads.observe(0, &KeyRead { beyond: 90_001, ..of(7) }, ALL, reply(0), NOW);
+    assert_eq!(reads.seen(0, 7, NOW).map(|seen| seen.elements), Some(90_000));
     ask(&reads, 0, 7, 0, NOW);
     assert_eq!(reads.seen(0, 7, NOW), None);
 }
@@ -81,6 +85,8 @@ fn the_told_size_is_charged_and_a_lie_counts_no_more() {
     assert_eq!(reads.observe(0, &asked(40_000), ALL, reply(30_000), NOW).rows, 30_000);
     assert!(!asked(40_000).was_told_wrong(81_000) && asked(4).was_told_wrong(1_009));
     reads.observe(0, &asked(4), ALL, reply(30_000), NOW);
+    // It is not believed again while it is not.
+    reads.observe(0, &KeyRead { known: Known::Seen, ..asked(30_000) }, ALL, reply(30_000), NOW);
     assert_eq!(reads.seen(0, 5, NOW), Some(SeenKey { elements: 30_000, is_understated: true }));
     reads.observe(0, &asked(30_000), ALL, reply(30_000), NOW);
     assert!(reads.seen(0, 5, NOW).is_some_and(|seen| !seen.is_understated));

@@ -9,8 +9,14 @@ pub(crate) fn has_all_permissions(rights: &[u8]) -> bool {
         || has(b"\r\n$7\r\nallkeys\r\n") && has(b"\r\n$11\r\nallcommands\r\n")
 }
 
-/// True if the store says that a user may send `UNLINK`. A store without ACLs restricts no user.
+/// True if the store says that a user may send `UNLINK`, and `DEL` in whose place it goes. A store without ACLs restricts no user.
 pub(crate) fn may_unlink(rights: &[u8]) -> bool {
+    may(rights, &[b"unlink", b"@all", b"@keyspace", b"@write", b"@fast"])
+        && may(rights, &[b"del", b"@all", b"@keyspace", b"@write", b"@slow"])
+}
+
+/// True if a user may send a command, which these names stand for.
+fn may(rights: &[u8], names: &[&[u8]]) -> bool {
     if rights.starts_with(b"-ERR unknown command") || has_all_permissions(rights) {
         return true;
     }
@@ -24,7 +30,7 @@ pub(crate) fn may_unlink(rights: &[u8]) -> bool {
             Some((b'-', what)) => (false, what),
             Some(_) | None => continue,
         };
-        if matches!(what, b"@all" | b"@keyspace" | b"@write" | b"@fast" | b"unlink") {
+        if names.contains(&what) {
             may = is_allowed;
         }
     }
@@ -48,8 +54,11 @@ mod tests {
             ("-@all +@write -@dangerous", true),
             ("-@all +@read", false),
             ("-@all +del", false),
-            ("-@all +unlink", true),
-            ("+@all -@write +unlink", true),
+            ("-@all +unlink", false),
+            ("-@all +unlink +del", true),
+            ("+@all -@write +unlink", false),
+            ("+@all -del", false),
+            ("+@all -@slow", false),
             ("+@all -unlink2", true),
             ("", false),
         ] {
