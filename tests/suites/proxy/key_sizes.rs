@@ -246,10 +246,64 @@ fn reads_of_too_many_rows_are_refused_with_their_size_and_price() -> Result<()> 
 }
 
 #[test]
+fn a_question_about_a_long_key_misleads_nobody() -> Result<()> {
+    let store = filled(&[])?;
+    for longest in ["1KiB", "64KiB"] {
+        let service = format!("{BOUNDED}connections = \"1\"\nmax_request = \"{longest}\"\n");
+        let gate =
+            Listening::gate_with("threads = \"1\"", "resp", store.address, &service, &tenants(&[1, 2]))?;
+        let mut other = Client::new(&gate, 2)?;
+        for len in [900, 1_010, 1_500, 4_000, 5_000, 65_500, 65_512] {
+            let key = "k".repeat(len);
+            let sort = format!("*2\r\n$4\r\nSORT\r\n${len}\r\n{key}\r\n");
+            for request in [format!("HGETALL {key}\r\n"), sort] {
+                let mut hostile = gate.connect_from(Ipv4Addr::new(127, 0, 0, 1))?;
+                hostile.write_all(request.as_bytes())?;
+                read_until(&mut hostile, b"\r\n")?;
+                for number in 0..3 {
+                    let said = other.ask(&format!("ECHO {len}-{number}"))?;
+                    ensure!(said.contains(&format!("\r\n{len}-{number}\r\n")), "{longest}, {len}: {said}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_question_overtakes_nothing_of_its_client() -> Result<()> {
+    let store = filled(&[])?;
+    let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, BOUNDED, &tenants(&[1]))?;
+    let mut client = Client::new(&gate, 1)?;
+    // Those that are slow wait for each other, and what is behind them waits as well.
+    let slow = "SINTER small small-2\r\n".repeat(6);
+    let said = client.ask(&format!("{slow}RENAME set renamed\r\nSMEMBERS renamed"))?;
+    ensure!(said.contains("+OK\r\n-DENIED reason=too-large rule=max_rows rows=20000 "), "{said}");
+    Ok(())
+}
+
+#[test]
+fn of_options_that_are_repeated_the_largest_counts() -> Result<()> {
+    let store = filled(&[])?;
+    let gate = Listening::gate("resp", store.address, BOUNDED, &tenants(&[1]))?;
+    let mut client = Client::new(&gate, 1)?;
+    for line in [
+        "ZRANGEBYSCORE sorted -inf +inf LIMIT 0 1 LIMIT 0 -1",
+        "ZRANGE sorted -inf +inf BYSCORE LIMIT 0 1 LIMIT 0 -1",
+        "ZREVRANGEBYLEX sorted + - LIMIT 0 5 LIMIT 0 -1",
+    ] {
+        let said = client.ask(line)?;
+        ensure!(said.contains("rule=max_rows"), "{line}: {}", &said[..said.len().min(200)]);
+    }
+    Ok(())
+}
+
+#[test]
 fn a_question_about_nonsense_ends_no_questions() -> Result<()> {
     let store = filled(&[])?;
     let gate = Listening::gate_with("threads = \"1\"", "resp", store.address, BOUNDED, &tenants(&[1, 2]))?;
-    let [mut hostile, mut other] = [Client::new(&gate, 1)?, Client::new(&gate, 2)?];
+    let mut hostile = Client::new(&gate, 1)?;
+    let mut other = Client::new(&gate, 2)?;
     for (nonsense, all) in [
         ("ZRANGEBYSCORE sorted a b", "ZRANGEBYSCORE sorted -inf +inf"),
         ("ZRANGE sorted a b BYSCORE", "ZRANGE sorted -inf +inf BYSCORE"),

@@ -206,7 +206,7 @@ impl<W: Wire> Service<W> {
             let (bytes, behind) = rest.split_at(run.len);
             rest = behind;
             // All that is read of it is how much it is.
-            let request = W::again(bytes).unwrap_or(*whole);
+            let request = W::whole(bytes).map_or(*whole, |(request, _)| request);
             let in_flight = InFlight {
                 client: Rc::clone(client),
                 node: *node,

@@ -10,7 +10,7 @@
 //! one request, and nothing else, under way. A store that does not tell (a command by another name, a user without the
 //! permission, a connection that is lost) has its requests priced by what is known without, which is counted.
 //!
-//! **Not asked:** on connections of clients' own (`MULTI` and the like), about requests beyond 64 KiB, about more than
+//! **Not asked:** on connections of clients' own (`MULTI` and the like), about requests beyond 4 KiB, about more than
 //! [`MOST_QUESTIONS`], about what a kept answer or another client's read answers, and for datagrams.
 
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use crate::dispatcher::admission::demand::Demand;
 use crate::dispatcher::hot_cache::{CachePeek, CacheRole};
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
-use crate::dispatcher::request::{Charged, Decoded, InFlight};
+use crate::dispatcher::request::{Charged, Decoded, InFlight, Target};
 use crate::dispatcher::size_question::SizeQuestion;
 use crate::dispatcher::tenants::ledger::{Ledger, TenantId};
 use crate::dispatcher::wire::{Route, Wire};
@@ -97,8 +97,8 @@ impl<W: Wire> Service<W> {
         }
     }
 
-    /// Asks for the size of what a request reads, if that may be large and has not been asked. The request waits while the
-    /// result is pending; else the answer, if there is one, is for this request.
+    /// Asks for the size of what a request reads, if that may be large and has not been asked. What the client has sent before is
+    /// answered by then: a question that overtook it would be about other keys.
     ///
     /// # Errors
     ///
@@ -108,53 +108,62 @@ impl<W: Wire> Service<W> {
         &self,
         decoded: Decoded<'_, W, Session<W>>,
         (route, denied): (Route, Option<Rule>),
+        outstanding: usize,
         now: Nanos,
-    ) -> Result<SizeQuestion, Refusal> {
+    ) -> Result<SizeStep, Refusal> {
         let state = &decoded.client.size_question;
         if state.get() != SizeQuestion::None {
             // Answered => None: it is decoded for the last time.
-            return Ok(state.take());
+            return Ok(SizeStep::GoOn(state.take().elements()));
         }
         let extent = W::extent(decoded.request, decoded.bytes);
         if route == Route::Shared && denied.is_none() && extent.can_be_asked() {
-            self.ask_size(decoded, &extent, now)?;
+            return self.ask_size(decoded, &extent, outstanding, now);
         }
-        Ok(state.get())
+        Ok(SizeStep::GoOn(None))
     }
 
     fn ask_size(
         &self,
         decoded: Decoded<'_, W, Session<W>>,
         extent: &Extent,
+        outstanding: usize,
         now: Nanos,
-    ) -> Result<(), Refusal> {
+    ) -> Result<SizeStep, Refusal> {
+        let unasked = Ok(SizeStep::GoOn(None));
         let Decoded { client, tenant, request, bytes, target, .. } = decoded;
-        if client.datagram().is_some() || !self.may_be_large(tenant, extent, request, bytes, now) {
-            return Ok(());
+        let is_asked = bytes.len() <= LONGEST_ASKED && matches!(target, Target::One(_));
+        if !is_asked || client.datagram().is_some() || !self.may_be_large(tenant, extent, request, bytes, now)
+        {
+            return unasked;
+        }
+        if outstanding > 0 {
+            client.awaits_lane.set(true);
+            return Ok(SizeStep::Wait);
         }
         let store = client.store(target.node());
         let class = self.types.borrow().classify::<W>(request, bytes);
         let may_cache = self.ledger.borrow_mut().may_cache(tenant);
         let is_sent = || !may_cache || self.hot.peek(decoded, class.tier, now).0 == CachePeek::Store;
         if store.accepts(now).is_err() || !is_sent() {
-            return Ok(());
+            return unasked;
         }
-        let mut questions = Vec::new();
-        let count = W::size_questions(request, bytes, MOST_QUESTIONS, &mut questions);
-        if count == 0 {
-            return Ok(());
-        }
+        let mut text = Vec::new();
+        let count = W::size_questions(request, bytes, MOST_QUESTIONS, &mut text);
+        // All of them whole, or none: a part of one would have the store take what follows for the rest.
+        let questions = cut::<W>(&text).filter(|questions| questions.len() == count && count > 0);
+        let Some(questions) = questions else { return unasked };
         let charged = {
             let ledger = &mut *self.ledger.borrow_mut();
             let rows = count as u32;
             let price_class = W::price_class(Class::Read);
-            let demand = Demand { commands: rows, rows, price_class, ..Demand::more(questions.len()) };
+            let demand = Demand { commands: rows, rows, price_class, ..Demand::more(text.len()) };
             let charged = self.admission.charge(ledger, client.payer(tenant), demand, class, now)?;
             ledger.count_charged(charged.tenant, charged.price);
             charged
         };
         self.send_questions(decoded, extent, &charged, &questions, now);
-        Ok(())
+        Ok(SizeStep::Wait)
     }
 
     /// True if the store would be asked for the size of what a request reads.
@@ -189,32 +198,27 @@ impl<W: Wire> Service<W> {
         decoded: Decoded<'_, W, Session<W>>,
         extent: &Extent,
         charged: &Charged,
-        questions: &[u8],
+        questions: &[(W::Request, &[u8])],
         now: Nanos,
     ) {
         let Decoded { client, slot, target, .. } = decoded;
         let node = target.node();
-        let mut rest = questions;
-        let mut missing = 0;
-        let mut decoder = W::decoder(self.settings.max_request());
-        while let crate::protocol::Step::Request { request, len } = W::decode(&mut decoder, rest) {
-            let (bytes, behind) = rest.split_at(len);
-            rest = behind;
-            missing += 1;
+        let missing = questions.len() as u16;
+        client.size_question.set(SizeQuestion::Pending { missing, elements: Some(0) });
+        for (request, bytes) in questions {
             self.metrics.count(Event::SizeAsked);
             let in_flight = InFlight {
                 client: Rc::clone(client),
                 node,
                 seq: slot.seq,
                 charged: charged.clone(),
-                features: CostFeatures::of::<W>(&request),
+                features: CostFeatures::of::<W>(request),
                 silent: true,
                 redirects: 0,
                 cache_role: CacheRole::AskSize { kind: extent.kind as u8, told: None },
             };
-            client.store(node).send(in_flight, &request, bytes, (None, None), now);
+            client.store(node).send(in_flight, request, bytes, (None, None), now);
         }
-        client.size_question.set(SizeQuestion::Pending { missing, elements: Some(0) });
     }
 
     /// A question for a size has its answer, or will have none.
@@ -259,5 +263,28 @@ impl<W: Wire> Service<W> {
     }
 }
 
+/// The whole requests that a text is; `None` if there is anything else in it.
+fn cut<W: Wire>(text: &[u8]) -> Option<Vec<(W::Request, &[u8])>> {
+    let mut requests = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (request, len) = W::whole(rest)?;
+        let (bytes, behind) = rest.split_at(len);
+        requests.push((request, bytes));
+        rest = behind;
+    }
+    Some(requests)
+}
+
+/// The next step of a request whose size may be asked.
+pub(super) enum SizeStep {
+    /// Waiting in the input, for the answer or for the replies to what was sent before.
+    Wait,
+    /// Going on; the store has told that its keys hold so many elements, or nothing.
+    GoOn(Option<u64>),
+}
+
 /// A request about more keys is not asked about.
 const MOST_QUESTIONS: usize = 64;
+/// Nor is a longer one.
+const LONGEST_ASKED: usize = 4 << 10;

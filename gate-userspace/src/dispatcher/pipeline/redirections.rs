@@ -62,7 +62,7 @@ impl<W: Wire> Service<W> {
         self.metrics.count(Event::Redirected);
         let to = self.follow_map(cluster, in_flight.node, error);
         let bytes = bytes.filter(|_| !progress.is_paused);
-        let request = bytes.and_then(|bytes| Some((W::again(bytes)?, bytes)));
+        let request = bytes.and_then(|bytes| Some((W::whole(bytes)?.0, bytes)));
         let failure = match (to, request) {
             (Err(astray), _) => astray,
             (Ok(_), _) if in_flight.redirects >= cluster.max_redirects => TOO_MANY,
@@ -121,7 +121,7 @@ impl<W: Wire> Service<W> {
                 self.failed(in_flight, progress, Failure::Unsent { retry_after });
                 continue;
             }
-            let asking = W::again(W::ASKING).filter(|_| asks);
+            let asking = W::whole(W::ASKING).map(|(asking, _)| asking).filter(|_| asks);
             if let Some(asking) = asking {
                 store.send(asking_for(&in_flight), &asking, W::ASKING, (None, None), now);
             }

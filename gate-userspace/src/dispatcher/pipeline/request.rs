@@ -9,6 +9,7 @@ use gate_common::abi::Reason;
 use gate_common::units::{MilliRu, Nanos};
 
 use super::dispatch::is_slow;
+use super::key_sizes::SizeStep;
 use super::nodes::Parts;
 use super::service::{Service, Session};
 use crate::clock;
@@ -55,12 +56,12 @@ impl<W: Wire> Service<W> {
         if route == Route::Shared && is_slow::<W>(request) && !client.use_slow_lane(replies) {
             return NextStep::Wait;
         }
-        let asked = self.ask_first(decoded, (route, denied), now);
-        if asked.is_ok_and(SizeQuestion::is_pending) {
-            return NextStep::Wait;
-        }
-        let told = asked.ok().and_then(SizeQuestion::elements);
-        let decoded = Decoded { told, ..decoded };
+        let asked = match self.ask_first(decoded, (route, denied), replies.outstanding(), now) {
+            Ok(SizeStep::Wait) => return NextStep::Wait,
+            Ok(SizeStep::GoOn(told)) => Ok(told),
+            Err(refusal) => Err(refusal),
+        };
+        let decoded = Decoded { told: asked.ok().flatten(), ..decoded };
         self.metrics.count(Event::Request);
         let verdict = asked.and_then(|_| self.check_limits(decoded, denied, replies.outstanding()));
         let verdict = verdict.and_then(|()| match self.presents(decoded) {

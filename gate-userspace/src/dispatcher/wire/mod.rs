@@ -135,8 +135,8 @@ pub(crate) trait Codec: Debug + Sized + 'static {
         None
     }
 
-    /// The request that these bytes are, which is sent again.
-    fn again(_bytes: &[u8]) -> Option<Self::Request> {
+    /// The request that these bytes begin with, however long, and its length; `None` if it is not whole.
+    fn whole(_bytes: &[u8]) -> Option<(Self::Request, usize)> {
         None
     }
 

@@ -177,10 +177,10 @@ impl Codec for Resp {
         matches!(request.meta.class, Class::Script | Class::Unknown)
     }
 
-    fn again(bytes: &[u8]) -> Option<Request> {
+    fn whole(bytes: &[u8]) -> Option<(Request, usize)> {
         let mut decoder = Decoder::new(Limits { gather: u32::MAX, ..Limits::default() });
         match decoder.next(bytes) {
-            Step::Request { len, request } if len == bytes.len() => Some(request),
+            Step::Request { len, request } if !request.streamed => Some((request, len)),
             _ => None,
         }
     }
