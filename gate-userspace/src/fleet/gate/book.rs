@@ -272,8 +272,7 @@ impl Book {
         let whole = Grant::of(&limit);
         if now > line.kept_until && self.is_lost(link, now) {
             let gates = u64::from(link.gates().max(1));
-            let part = whole.part(limit.rate().part(gates), whole.burst / gates);
-            return (self.settings.on_lost == OnLost::Share).then_some(part);
+            return (self.settings.on_lost == OnLost::Share).then(|| whole.one_of(gates));
         }
         if line.debt.is_of_window_before(now) {
             return None;

@@ -9,7 +9,7 @@ use crate::policy::rate::Rate;
 /// The part of a limit that a gate may give out by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Above nothing.
+    /// Above nothing. Of a window [`Rate::UNLIMITED`], since its owner says what is left; without its owner that of a bucket which fills evenly.
     pub rate: Rate,
     /// The most at once, in thousandths of a request unit.
     pub burst: u64,
@@ -25,7 +25,18 @@ impl Grant {
     /// The whole of a limit.
     pub(super) fn of(limit: &Limit) -> Self {
         let [burst, max_debt] = [limit.burst_us, limit.max_debt_us].map(|micros| limit.amount_in(micros));
-        Self { rate: limit.rate(), burst, max_debt, reject_for: Nanos::ZERO, window: limit.window() }
+        let window = limit.window();
+        // The rate of a window only says what times stand for.
+        let rate = if window.is_some() { Rate::UNLIMITED } else { limit.rate() };
+        Self { rate, burst, max_debt, reject_for: Nanos::ZERO, window }
+    }
+
+    /// One part of so many of the whole, for a gate that has no owner to ask: of a window it comes in evenly.
+    pub(super) fn one_of(&self, gates: u64) -> Self {
+        let burst = self.burst / gates;
+        let rate =
+            self.window.map_or_else(|| self.rate.part(gates), |window| Rate::within(burst, window.length()));
+        Self { rate, ..self.part(rate, burst) }
     }
 
     /// A part of this at another rate, with a burst of at least one request unit, if the limit admits one. A request that is dearer than its burst passes while
@@ -35,31 +46,32 @@ impl Grant {
         let dearest = self.burst.saturating_add(self.max_debt);
         let burst = burst.max(MilliRu::ONE_RU.0.into()).min(dearest);
         let max_debt = dearest - burst;
-        // Of a window the rate only says what times stand for.
         let rate = if self.window.is_some() { self.rate } else { rate };
         Self { rate, burst, max_debt, ..*self }
     }
 
-    /// The limits of a bucket here: gate's own quota is the ceiling of its part, of its rate and of its burst.
+    /// The limits of a bucket here: gate's own quota is the ceiling of its part, of its rate and of its burst. One that fills evenly does so at its
+    /// own rate also where the owner counts in windows, which refuses when the window is used up.
     #[must_use]
     pub fn within(&self, own: Limits) -> Limits {
         let own_burst = own.rate.amount_in(own.burst_ns);
-        if own.window.is_some() != self.window.is_some() {
-            // Rates are not about the same: the owner's way of counting holds.
-            let burst = self.burst.min(own_burst);
-            let max_debt_ns = self.rate.time_for(self.max_debt.min(own_burst - burst));
-            let burst_ns = self.rate.time_for(burst);
-            return Limits { rate: self.rate, burst_ns, max_debt_ns, window: self.window };
-        }
-        if own.rate <= self.rate && own_burst <= self.burst {
+        let is_as_own = own.window.is_none() || self.window.is_some();
+        if is_as_own && own.rate <= self.rate && own_burst <= self.burst {
             return own;
         }
+        let rate = match (own.window, self.window) {
+            (None, _) => self.rate.min(own.rate).max(Rate::SLOWEST),
+            // In both what times stand for.
+            (Some(_), Some(_)) => own.rate,
+            // The owner's way of counting holds.
+            (Some(_), None) => self.rate,
+        };
         let own_debt = own.rate.amount_in(own.max_debt_ns);
-        let rate = self.rate.min(own.rate).max(Rate::SLOWEST);
         let burst = self.burst.min(own_burst);
         let dearest = self.burst.saturating_add(self.max_debt).min(own_burst.saturating_add(own_debt));
         let max_debt_ns = rate.time_for(dearest.saturating_sub(burst));
-        Limits { rate, burst_ns: rate.time_for(burst), max_debt_ns, window: self.window }
+        let window = own.window.and(self.window);
+        Limits { rate, burst_ns: rate.time_for(burst), max_debt_ns, window }
     }
 }
 

@@ -130,3 +130,63 @@ fn what_was_given_out_is_no_debt_of_the_next_window() {
     fleet.restart_owner(2 * MINUTE + 10);
     assert_eq!(left(&fleet, 2 * MINUTE + 10), 100_000);
 }
+
+/// Requests a day, by an owner of the tenant `acme`.
+fn owner_of_a_day(count: u64) -> Owner {
+    let calendar = Arc::new(Calendar::new(Period::Day, Calendar::zone("UTC").unwrap()));
+    let limits = Limits::in_window(count * 1_000, Period::Day);
+    let mut rules = Rules::default();
+    rules
+        .add(Rule { calendar: Some(calendar), ..Rule::new(Pattern::parse("acme").unwrap(), limits) })
+        .unwrap();
+    let owner = Owner::new();
+    owner.accounts.set_clock(WALL);
+    owner.accounts.follow(at(0), rules, "a test");
+    owner
+}
+
+#[test]
+fn a_tenant_keeps_its_rate_until_its_windows_owner_is_lost() {
+    // 5,000 RU/s, and 500 RU at once.
+    let own = Limits::new(5_000_000, 100_000_000);
+    for (count, used, then, alone) in [
+        // The day's part of one gate of four, evenly: of 1,000,000 a day 2.89 RU/s.
+        (1_000_000, 0, own, Limits::new(2_893, 0)),
+        (1_000_000, 900_000, own, Limits::new(2_893, 0)),
+        // A part of a small limit holds less than the tenant's own burst.
+        (100, 60, Limits { max_debt_ns: 0, ..Limits::new(5_000_000, 20_000_000) }, Limits::new(0, 0)),
+    ] {
+        let mut book = book();
+        let mut owner = owner_of_a_day(count);
+        let line = book.line(&name("acme"));
+        let mut now = at(0);
+        for tick in 1..=4 {
+            now = at(tick * 1_000);
+            book.count(line, now, 1 + used * 250, 0);
+            exchange(&mut book, &mut owner, now);
+        }
+        let grant = book.grant(line, now).unwrap();
+        assert_eq!(grant.reject_for, Nanos::ZERO);
+        assert_eq!(grant.within(own), then, "{used} of {count}");
+        let lost = now.saturating_add(Nanos(TICK.0 * KEPT + 1));
+        let held = book.grant(line, lost).unwrap().within(own);
+        assert_eq!((held.rate.units_per_sec(), held.window), (alone.rate.units_per_sec(), None));
+        let a_day = held.rate.amount_in(Period::Day.length().0);
+        let part = count * 1_000 / 4;
+        assert!(a_day <= part && a_day + a_day / 1_000 >= part, "{a_day} of {part}");
+        assert_eq!(held.rate.amount_in(held.burst_ns), part.min(500_000));
+    }
+}
+
+#[test]
+fn a_tenant_is_refused_once_its_window_is_used_up() {
+    let mut book = book();
+    let mut owner = owner_of_a_day(100);
+    let line = book.line(&name("acme"));
+    for tick in 1..50 {
+        book.count(line, at(tick * 100), if tick < 12 { 10_000 } else { 0 }, 1_000);
+        exchange(&mut book, &mut owner, at(tick * 100));
+        let rejects = book.grant(line, at(tick * 100)).unwrap().reject_for > Nanos::from_millis(100);
+        assert_eq!(rejects, tick > 10, "{tick}");
+    }
+}
