@@ -63,6 +63,12 @@ impl Limits {
         Self { rate, burst_ns: rate.time_for(milli), max_debt_ns: self.max_debt_ns, window: None }
     }
 
+    /// The rate, in thousandths of a request unit per second, rounded down.
+    #[must_use]
+    pub const fn milli_per_sec(&self) -> u64 {
+        self.rate.nano() / 1_000_000
+    }
+
     /// The dearest request that a full bucket admits, in thousandths of a request unit.
     #[must_use]
     pub const fn dearest(&self) -> u64 {

@@ -384,11 +384,6 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rate of limits, in thousandths of a request unit per second, rounded down; of windows as if they filled evenly.
-pub(super) fn per_sec(limits: &Limits) -> u64 {
-    limits.evenly().rate.nano() / 1_000_000
-}
-
 /// The memory that an account takes with a name of usual length, and with it one gate's handle, in bytes.
 pub const ACCOUNT_BYTES: usize = 512;
 /// The part of that which is the room of sessions.

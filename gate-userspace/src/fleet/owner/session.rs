@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
-use super::accounts::{Account, Accounts, Without, per_sec};
+use super::accounts::{Account, Accounts, Without};
 use super::counters::{Counters, Event};
 use super::room::Footprint;
 use crate::fleet::wire::{
@@ -304,7 +304,7 @@ impl Session {
     fn reserve(&self, now: Nanos, reservation: &Reservation, is_new: bool) -> Option<Reserved> {
         let Reservation { handle, wanted, assigned, lasts_us } = *reservation;
         let mut state = self.handles.get(handle as usize)?.account()?.lock();
-        let per_sec = per_sec(&state.limits?);
+        let per_sec = state.limits?.evenly().milli_per_sec();
         let part = if is_new {
             let wanted = Wanted { wanted, assigned, lasts: Nanos::from_micros(lasts_us) };
             state.reservations.report(self.id, now, wanted, per_sec)

@@ -2,7 +2,8 @@
 
 use super::names::Gate;
 use super::*;
-use crate::limits::{Calendar, Period, WallClock};
+use crate::limits::{Calendar, Period, Reserved, WallClock};
+use crate::policy::reservations::Wanted;
 
 const MINUTE: u64 = 60_000;
 const GATES: usize = 3;
@@ -188,5 +189,29 @@ fn a_tenant_is_refused_once_its_window_is_used_up() {
         exchange(&mut book, &mut owner, at(tick * 100));
         let rejects = book.grant(line, at(tick * 100)).unwrap().reject_for > Nanos::from_millis(100);
         assert_eq!(rejects, tick > 10, "{tick}");
+    }
+}
+
+#[test]
+fn without_its_owner_a_window_is_reserved_evenly() {
+    for (count, known, alone) in [(1_000, 0, 2), (1_000_000, 0, 2_893), (1_000_000, 20_000, 2_893)] {
+        let mut book = book();
+        let mut owner = owner_of_a_day(count);
+        let line = book.line(&name("acme"));
+        let wanted = Wanted { wanted: known, assigned: known, lasts: Nanos::from_secs(20) };
+        let _ = book.reserve(line, at(0), Some(wanted));
+        let mut now = at(0);
+        for tick in 1..300 {
+            now = at(tick * 100);
+            exchange(&mut book, &mut owner, now);
+            let _ = book.reserve(line, now, (known > 0 || tick == 1).then_some(wanted));
+        }
+        let lost = now.saturating_add(Nanos(TICK.0 * KEPT + 1));
+        let Reserved::Part { per_sec, burst } = book.reserve(line, lost, Some(wanted)) else {
+            panic!("{count}")
+        };
+        assert_eq!(per_sec, alone, "{count}, {known} known");
+        let a_day = Period::Day.length();
+        assert!(burst >= a_day && burst.0 - a_day.0 < a_day.0 / 1_000, "{burst:?}");
     }
 }

@@ -20,6 +20,13 @@ impl Limit {
         }
     }
 
+    /// The limits, as far as they are said: times are in whole microseconds.
+    pub(crate) fn limits(&self) -> Limits {
+        let [burst_ns, max_debt_ns] =
+            [self.burst_us, self.max_debt_us].map(|micros| Nanos::from_micros(micros).0);
+        Limits { rate: self.rate(), burst_ns, max_debt_ns, window: self.window() }
+    }
+
     /// The length of its windows; `None` if it fills evenly, or in windows that this version does not know.
     pub(crate) fn window(&self) -> Option<Period> {
         Period::ALL.into_iter().find(|&period| number(Some(period)) == self.window)

@@ -38,12 +38,14 @@ impl Book {
         let Some(limit) = line.answer.limit else {
             return if is_unknown { Reserved::Unknown } else { Reserved::Own };
         };
-        let reserved = |per_sec| Reserved::Part { per_sec, burst: Nanos::from_micros(limit.burst_us) };
+        // As its owner divides it.
+        let evenly = limit.limits().evenly();
+        let reserved = |per_sec| Reserved::Part { per_sec, burst: Nanos(evenly.burst_ns) };
         match part {
             _ if is_lost && self.settings.on_lost == OnLost::Local => Reserved::Own,
             _ if is_lost => {
                 let gates = u64::from(link.map_or(1, |link| link.gates().max(1)));
-                reserved(part.unwrap_or(u64::MAX).min(limit.per_sec / gates))
+                reserved(part.unwrap_or(u64::MAX).min(evenly.milli_per_sec() / gates))
             }
             Some(part) => reserved(part),
             None => Reserved::Unknown,
