@@ -78,6 +78,11 @@ impl Bucket {
         Self { tat: 0, limits, reject_until: Nanos::ZERO, window: NO_WINDOW, ends: Nanos::MAX }
     }
 
+    /// When the window began that it counts in, in Unix time; `None` if it knows of none.
+    pub(super) fn window(&self) -> Option<i64> {
+        (self.window != NO_WINDOW).then_some(self.window)
+    }
+
     /// Notes the present window and its end. True if another one has begun since the last time. A clock that was set back has the bucket count
     /// on in the earlier window, and begin anew with the next one.
     pub(super) fn turn(&mut self, (window, ends): (i64, Nanos)) -> bool {

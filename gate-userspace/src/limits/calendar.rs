@@ -5,6 +5,7 @@
 //! is a window of its own. Pure: the time is an argument, in Unix time.
 
 use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gate_common::units::{NANOS_PER_SEC, Nanos};
@@ -206,7 +207,29 @@ impl WallClock {
         let left = window.ends.saturating_sub(secs).saturating_mul(NANOS_PER_SEC.cast_signed());
         (window.begins, now.saturating_add(Nanos(left.saturating_sub(nanos).max(0).cast_unsigned())))
     }
+
+    /// [`WallClock::window`] for what has counted in the window that began at `before`; `None` if it counts on in that one, although it has not
+    /// begun by this moment: a thread looked at the clock before another one, or the clock was set back by no more than [`SET_BACK`].
+    #[must_use]
+    pub fn window_after(self, before: Option<i64>, calendar: &Calendar, now: Nanos) -> Option<(i64, Nanos)> {
+        let (begins, ends) = self.window(calendar, now);
+        let begins_soon =
+            |before: i64| before > begins && before.saturating_sub(self.unix(now).0) <= SET_BACK;
+        (!before.is_some_and(begins_soon)).then_some((begins, ends))
+    }
+
+    /// Keeps it where others read [`WallClock::ahead_ns`], unless what is there differs by no more than two looks at clocks may.
+    pub fn keep_in(self, ahead_ns: &AtomicI64) {
+        if ahead_ns.load(Ordering::Relaxed).abs_diff(self.ahead_ns) > INEXACT.0 {
+            ahead_ns.store(self.ahead_ns, Ordering::Relaxed);
+        }
+    }
 }
+
+/// The most seconds by which a clock is set back and the window goes on that has begun.
+const SET_BACK: i64 = 60;
+/// Clocks are read one after the other, that on the wall in whole milliseconds.
+const INEXACT: Nanos = Nanos::from_millis(10);
 
 #[cfg(test)]
 mod tests {

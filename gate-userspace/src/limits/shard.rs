@@ -122,7 +122,8 @@ impl Entry {
     /// Has its bucket begin anew where another window has begun.
     pub(super) fn turn(&mut self, at: Moment) {
         let Some(calendar) = &self.terms.calendar else { return };
-        if self.bucket.turn(at.wall.window(calendar, at.now)) {
+        let Some(window) = at.wall.window_after(self.bucket.window(), calendar, at.now) else { return };
+        if self.bucket.turn(window) {
             // What was said of it was said of the window before.
             self.bucket.begin(divided(self.terms.limits, at.parts));
             self.is_first = true;

@@ -125,9 +125,9 @@ impl Table {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the clock on the wall, by which windows of the calendar begin.
+    /// Sets the clock on the wall, by which windows of the calendar begin, if it differs by more than some milliseconds.
     pub fn set_clock(&self, wall: WallClock) {
-        self.ahead_ns.store(wall.ahead_ns, Ordering::Relaxed);
+        wall.keep_in(&self.ahead_ns);
     }
 
     fn moment(&self, now: Nanos) -> Moment {

@@ -177,7 +177,7 @@ impl State {
     /// Fills the bucket where another window has begun. A clock that was set back has the account count on in the earlier window.
     fn turn(&mut self, now: Nanos, wall: WallClock) {
         let Some(window) = &mut self.window else { return };
-        let (begins, ends) = wall.window(&window.calendar, now);
+        let Some((begins, ends)) = wall.window_after(window.begins, &window.calendar, now) else { return };
         let is_new = window.begins.replace(begins).is_some_and(|before| begins > before);
         window.ends = ends;
         if is_new {
@@ -263,9 +263,9 @@ impl Accounts {
         }
     }
 
-    /// Sets the clock on the wall, by which windows of the calendar begin.
+    /// Sets the clock on the wall, by which windows of the calendar begin, if it differs by more than some milliseconds.
     pub fn set_clock(&self, wall: WallClock) {
-        self.ahead_ns.store(wall.ahead_ns, Ordering::Relaxed);
+        wall.keep_in(&self.ahead_ns);
     }
 
     /// The clock on the wall.

@@ -3,6 +3,7 @@
 use super::names::Gate;
 use super::*;
 use crate::limits::{Calendar, Period, Reserved, WallClock};
+use crate::policy::fleet_share::Used;
 use crate::policy::reservations::Wanted;
 
 const MINUTE: u64 = 60_000;
@@ -213,5 +214,28 @@ fn without_its_owner_a_window_is_reserved_evenly() {
         assert_eq!(per_sec, alone, "{count}, {known} known");
         let a_day = Period::Day.length();
         assert!(burst >= a_day && burst.0 - a_day.0 < a_day.0 / 1_000, "{burst:?}");
+    }
+}
+
+#[test]
+fn an_account_gives_no_window_twice_whose_beginning_comes_twice() {
+    let owner = owner(100);
+    let alice = name("shop/user=alice");
+    let left = |millis: u64, used| {
+        let account = owner.accounts.account(at(millis), &alice).unwrap();
+        let mut state = account.lock_at(at(millis), owner.accounts.wall());
+        state.shares.report(1, at(millis), Used { within: TICK, charged: used, refused: 0 });
+        state.shares.left(at(millis))
+    };
+    assert_eq!(left(MINUTE - 1, 10_000), 90_000);
+    assert_eq!(left(MINUTE, 20_000), 80_000);
+    assert_eq!(left(MINUTE - 1, 5_000), 75_000);
+    assert_eq!(left(MINUTE + 1, 0), 75_000);
+    assert_eq!(left(2 * MINUTE, 0), 100_000);
+    // The clock itself is not set back for what is no more than the width of a look at it.
+    for (by, passes) in [(-5, false), (5, false), (-11, true), (0, true)] {
+        let wall = WallClock { ahead_ns: WALL.ahead_ns + by * 1_000_000 };
+        owner.accounts.set_clock(wall);
+        assert_eq!(owner.accounts.wall() == wall, passes, "{by} ms");
     }
 }

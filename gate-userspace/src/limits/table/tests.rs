@@ -367,6 +367,20 @@ fn a_clock_that_is_set_back_gives_no_window_twice() {
 }
 
 #[test]
+fn a_window_whose_beginning_comes_twice_is_given_once() {
+    let table = table_of(of_calendar("a", 5, Period::Hour, "UTC"), MEMORY);
+    table.set_clock(WALL);
+    // Threads that looked at the clock before they had the bucket, and a clock that was set back a little.
+    for (secs, expected) in
+        [(-9, 5), (0, 5), (-1, 0), (0, 0), (-30, 0), (-59, 0), (1, 0), (HOUR, 5), (HOUR - 1, 0), (HOUR, 0)]
+    {
+        let now = Nanos(START.0.saturating_add_signed(secs * 1_000_000_000));
+        let passes = (0..9).filter(|_| matches!(one(&table, "a", 1, now), Charged::Within(_))).count();
+        assert_eq!(passes, expected, "{secs}");
+    }
+}
+
+#[test]
 fn a_bucket_of_a_window_that_is_over_makes_room() {
     let rule = of_calendar("shop/user=*", 5, Period::Hour, "UTC");
     let table = table_of(rule, 32 << 10);
