@@ -99,12 +99,17 @@ fn write_or_warn(path: &Path, accounts: &Accounts) {
 /// Writes a whole file in the place of the one that is there.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let beside = path.with_extension("new");
+    let beside = beside(path);
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&beside, path)
+}
+
+/// The file that takes the place of another one when it is whole.
+fn beside(path: &Path) -> PathBuf {
+    path.with_added_extension("new")
 }
 
 /// The debts of all accounts: a line each, with the milliseconds until the bucket is full, the beginning of its window or `-`, and the name.
@@ -238,6 +243,12 @@ mod tests {
         told.lock_at(now, half.wall()).shares.add_debt(now, Nanos::from_secs(9));
         assert_eq!(restore(&half, &text, now, UNIX + HOUR / 2), Some((2, 0)));
         assert_eq!(left(&half, "window/user=a", now), 1_000);
+    }
+
+    #[test]
+    fn files_of_one_stem_are_written_beside_each_other() {
+        let beside = ["debts.a", "debts.b", "debts"].map(|path| beside(Path::new(path)));
+        assert_eq!(beside, ["debts.a.new", "debts.b.new", "debts.new"].map(PathBuf::from));
     }
 
     #[test]
