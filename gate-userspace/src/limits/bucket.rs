@@ -91,6 +91,11 @@ impl Bucket {
         before != NO_WINDOW && window > before
     }
 
+    /// Counts on in the windows of another calendar: the present one of that is no new one.
+    pub(super) const fn forget_window(&mut self) {
+        (self.window, self.ends) = (NO_WINDOW, Nanos::MAX);
+    }
+
     /// Begins to count anew, by these limits, in the same window.
     pub(super) const fn begin(&mut self, limits: Limits) {
         (self.tat, self.limits, self.reject_until) = (0, limits, Nanos::ZERO);

@@ -251,6 +251,10 @@ impl Shard {
         {
             match of(&entry.name) {
                 Some(terms) => {
+                    entry.turn(at);
+                    if entry.terms.calendar != terms.calendar {
+                        entry.bucket.forget_window();
+                    }
                     let share = Share { limits: terms.first(at.parts), reject_until: Nanos::ZERO };
                     entry.terms = terms;
                     entry.bucket.set(share, at.now);

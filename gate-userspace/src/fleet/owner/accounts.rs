@@ -259,7 +259,7 @@ impl Accounts {
         let generation = self.rules();
         for account in self.all() {
             let rule = generation.rules.find(&account.name);
-            account.lock().follow(now, rule, generation.number);
+            account.lock_at(now, self.wall()).follow(now, rule, generation.number);
         }
     }
 

@@ -239,3 +239,19 @@ fn an_account_gives_no_window_twice_whose_beginning_comes_twice() {
         assert_eq!(owner.accounts.wall() == wall, passes, "{by} ms");
     }
 }
+
+#[test]
+fn an_account_begins_its_window_before_it_follows_other_limits() {
+    let owner = owner(100);
+    let account = owner.accounts.account(at(0), &name("shop/user=alice")).unwrap();
+    account.lock_at(at(0), WALL).shares.report(1, at(0), Used { within: TICK, charged: 70_000, refused: 0 });
+    let mut hourly = Rules::default();
+    let calendar = Arc::new(Calendar::new(Period::Hour, Calendar::zone("UTC").unwrap()));
+    let pattern = Pattern::parse("shop/user=*").unwrap();
+    let rule =
+        Rule { calendar: Some(calendar), ..Rule::new(pattern, Limits::in_window(100_000, Period::Hour)) };
+    hourly.add(rule).unwrap();
+    owner.accounts.follow(at(MINUTE), hourly, "a test");
+    let left = account.lock_at(at(MINUTE), WALL).shares.left(at(MINUTE));
+    assert_eq!(left, 100_000);
+}
