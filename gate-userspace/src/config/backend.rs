@@ -232,6 +232,7 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
     }
     check_backend_tls(s, backend_tls.as_ref(), address.as_ref(), pool.as_ref());
     Some(Backend {
+        whole_keys: whole_keys::read(s, protocol),
         client_timeout,
         hot_keys,
         query_types,
@@ -252,7 +253,6 @@ pub(super) fn read(section: &mut Section<'_>, protocol: Protocol, listen: &[Sock
         store_timeout,
         slow_timeout,
         max_request: max_request as usize,
-        whole_keys: whole_keys::read(s, protocol),
         max_depth: max_depth as usize,
         max_output: max_output as usize,
         client_memory: client_memory as usize,
