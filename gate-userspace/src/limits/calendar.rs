@@ -209,7 +209,7 @@ impl WallClock {
     }
 
     /// [`WallClock::window`] for what has counted in the window that began at `before`; `None` if it counts on in that one, although it has not
-    /// begun by this moment: a thread looked at the clock before another one, or the clock was set back by no more than [`SET_BACK`].
+    /// begun by this moment: a thread looked at the clock before another one, or the clock was set back by no more than `SET_BACK`.
     #[must_use]
     pub fn window_after(self, before: Option<i64>, calendar: &Calendar, now: Nanos) -> Option<(i64, Nanos)> {
         let (begins, ends) = self.window(calendar, now);
