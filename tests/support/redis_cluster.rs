@@ -89,6 +89,8 @@ impl RedisCluster {
                 Ok(all && nodes.matches("slave ").count() == size)
             })
         })?;
+        let dies_after = "CONFIG SET cluster-node-timeout 2000";
+        this.all().try_for_each(|node| Client::of(node)?.check(dies_after, "+OK\r\n"))?;
         Ok(this)
     }
 
@@ -213,7 +215,8 @@ fn node(directory: &Path, number: usize) -> Result<Listening> {
     let place = directory.display().to_string();
     let file = format!("nodes-{number}.conf");
     let mode = ["--cluster-enabled", "yes", "--dir", &place, "--cluster-config-file", &file];
-    let bounds = ["--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"];
+    // A node that a busy machine stops is not to be taken for a dead one, where nobody is to take its place.
+    let bounds = ["--cluster-node-timeout", "30000", "--cluster-require-full-coverage", "no"];
     // A replica is asked at once, and need not wait for others.
     let replicas = ["--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0"];
     // Else the others take it for the address that its own connections come from.

@@ -47,11 +47,8 @@ pub(super) fn write(
 /// The number of a limit in one family.
 type Amount = fn(&AskedLimit) -> f64;
 
-/// The families of limits by name, none if no limit is named.
+/// The families of limits by name; without a limit they have no series.
 fn write_most_asked(encoder: &mut DescriptorEncoder<'_>, limits: &[AskedLimit]) -> fmt::Result {
-    if limits.is_empty() {
-        return Ok(());
-    }
     let families: [(Family, Amount); 3] = [
         (ASKED, |limit| limit.asked as f64 / 1e3),
         (REFUSED, |limit| limit.refused as f64 / 1e3),
