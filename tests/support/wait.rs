@@ -19,7 +19,7 @@ pub fn within(what: &str, patience: Duration, mut holds: impl FnMut() -> Result<
     while !holds()? {
         ensure!(started.elapsed() < patience, "{what}: not within {patience:?}");
         // What is waited for needs the processor as well.
-        std::thread::park_timeout(looked.elapsed().max(LOOK_EVERY));
+        std::thread::park_timeout(looked.elapsed().clamp(LOOK_EVERY, LONGEST_PAUSE));
         looked = Instant::now();
     }
     Ok(started.elapsed())
@@ -53,3 +53,4 @@ pub fn until_up(server: &mut ChildProcess, name: &str, is_up: impl FnMut() -> Re
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
