@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gate_common::units::Nanos;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
 use super::accounts::Accounts;
 use crate::clock;
@@ -26,7 +26,14 @@ use crate::system_error::in_words;
 #[derive(Debug)]
 pub struct Kept {
     path: PathBuf,
-    unread: Option<String>,
+    unread: Option<Saved>,
+}
+
+/// A file's text, and the Unix time at which it was written, in seconds.
+#[derive(Debug)]
+struct Saved {
+    at: u64,
+    text: String,
 }
 
 impl Kept {
@@ -34,10 +41,11 @@ impl Kept {
     ///
     /// # Errors
     ///
-    /// The system's. A file that cannot be read is not to be written over.
+    /// The system's; or the file holds something else, and is not to be written over.
     pub fn read(path: PathBuf) -> io::Result<Self> {
         let unread = match std::fs::read_to_string(&path) {
-            Ok(text) => Some(text),
+            Ok(text) if text.is_empty() => None,
+            Ok(text) => Some(Saved::of(text).ok_or_else(|| io::Error::other(NO_DEBTS))?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -49,35 +57,29 @@ impl Kept {
         if !accounts.rules().is_known {
             return;
         }
-        let Some(text) = self.unread.take() else { return };
+        let Some(saved) = self.unread.take() else { return };
         let path = self.path.display();
-        match restore(accounts, &text, clock::monotonic(), clock::unix_secs()) {
-            Some((debts, 0)) => tracing::info!(debts, %path, "debts from before the start hold again"),
-            Some((debts, faulty)) => {
+        match saved.restore(accounts, clock::monotonic(), clock::unix_secs()) {
+            (debts, 0) => tracing::info!(debts, %path, "debts from before the start hold again"),
+            (debts, faulty) => {
                 tracing::warn!(debts, faulty, %path, "debts from before the start hold again, but for faulty lines");
-            }
-            None => {
-                tracing::error!(%path, "is no file of debts: what was given out before the start is forgotten")
             }
         }
     }
 
-    /// Writes it once a minute, until this is dropped.
+    /// Puts it in force, and then writes it once a minute, until this is dropped.
     pub async fn follow(&mut self, accounts: &Arc<Accounts>) {
         let mut looks = interval(LOOK_EVERY);
-        let mut left = LOOKS_A_WRITE;
-        loop {
+        while self.unread.is_some() {
             looks.tick().await;
             self.restore(accounts);
-            left -= 1;
-            if left == 0 && self.unread.is_none() {
-                left = LOOKS_A_WRITE;
-                let path = self.path.clone();
-                let accounts = Arc::clone(accounts);
-                // Fails only if it panics.
-                let _ = tokio::task::spawn_blocking(move || write_or_warn(&path, &accounts)).await;
-            }
-            left = left.max(1);
+        }
+        loop {
+            sleep(WRITE_EVERY).await;
+            let path = self.path.clone();
+            let accounts = Arc::clone(accounts);
+            // Fails only if it panics.
+            let _ = tokio::task::spawn_blocking(move || write_or_warn(&path, &accounts)).await;
         }
     }
 
@@ -128,34 +130,40 @@ fn saved(accounts: &Accounts, now: Nanos, unix_secs: u64) -> String {
     text
 }
 
-/// Puts debts in force. Returns how many, and how many lines are none; `None` if the text is none of [`saved`].
-fn restore(accounts: &Accounts, text: &str, now: Nanos, unix_secs: u64) -> Option<(usize, usize)> {
-    let mut lines = text.lines();
-    let saved_at: u64 = lines.next()?.strip_prefix(HEAD)?.parse().ok()?;
-    let since = Nanos::from_secs(unix_secs.saturating_sub(saved_at));
-    let wall = accounts.wall();
-    let mut debts = 0;
-    let mut faulty = 0;
-    for line in lines {
-        let Some((full_in, window, name)) = parsed(line) else {
-            faulty += 1;
-            continue;
-        };
-        // One that no limit fits any more owes nothing.
-        let Ok(account) = accounts.account(now, &name) else { continue };
-        let mut state = account.lock_at(now, wall);
-        let full_in = match (window, state.window_begins()) {
-            (None, None) => full_in.saturating_sub(since),
-            (Some(saved), Some(present)) if saved == present => full_in,
-            // Another window has begun since, or the limit counts otherwise by now.
-            _ => continue,
-        };
-        if full_in > Nanos::ZERO {
-            state.shares.add_debt(now, full_in);
-            debts += 1;
-        }
+impl Saved {
+    /// The text that [`saved`] makes; `None` if it is something else.
+    fn of(text: String) -> Option<Self> {
+        let at = text.lines().next()?.strip_prefix(HEAD)?.parse().ok()?;
+        Some(Self { at, text })
     }
-    Some((debts, faulty))
+
+    /// Puts debts in force. Returns how many, and how many lines are none.
+    fn restore(&self, accounts: &Accounts, now: Nanos, unix_secs: u64) -> (usize, usize) {
+        let since = Nanos::from_secs(unix_secs.saturating_sub(self.at));
+        let wall = accounts.wall();
+        let mut debts = 0;
+        let mut faulty = 0;
+        for line in self.text.lines().skip(1) {
+            let Some((full_in, window, name)) = parsed(line) else {
+                faulty += 1;
+                continue;
+            };
+            // One that no limit fits any more owes nothing.
+            let Ok(account) = accounts.account(now, &name) else { continue };
+            let mut state = account.lock_at(now, wall);
+            let full_in = match (window, state.window_begins()) {
+                (None, None) => full_in.saturating_sub(since),
+                (Some(saved), Some(present)) if saved == present => full_in,
+                // Another window has begun since, or the limit counts otherwise by now.
+                (None | Some(_), None | Some(_)) => continue,
+            };
+            if full_in > Nanos::ZERO {
+                state.shares.add_debt(now, full_in);
+                debts += 1;
+            }
+        }
+        (debts, faulty)
+    }
 }
 
 fn parsed(line: &str) -> Option<(Nanos, Option<i64>, Name)> {
@@ -168,13 +176,15 @@ fn parsed(line: &str) -> Option<(Nanos, Option<i64>, Name)> {
     Some((full_in, window, Name::parse(fields.next()?).ok()?))
 }
 
+/// The fault of a file that holds something else.
+const NO_DEBTS: &str =
+    "it holds something else than the debts of an owner of this version; name another file, or remove it";
 /// Begins the first line; behind it is the Unix time at which the file was written, in seconds.
 const HEAD: &str = "gate's debts, version 1, at ";
 /// A burst that takes less time is paid, or given out anew, within the time of a restart.
 const LONG: Nanos = Nanos::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A minute.
-const LOOKS_A_WRITE: u32 = 600;
+const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -227,21 +237,22 @@ mod tests {
         let _ = left(&before, "even/user=idle", NOW);
         let text = saved(&before, NOW, UNIX);
         assert_eq!(text.lines().count(), 3, "{text}");
+        let text = Saved::of(text).unwrap();
         // Half an hour later, on a machine that has just started.
         let now = Nanos::from_secs(5);
         let half = accounts(now, UNIX + HOUR / 2);
-        assert_eq!(restore(&half, &text, now, UNIX + HOUR / 2), Some((2, 0)));
+        assert_eq!(text.restore(&half, now, UNIX + HOUR / 2), (2, 0));
         assert_eq!(left(&half, "window/user=a", now), 4_000);
         let evenly = left(&half, "even/user=b", now);
         assert!((8_990..=9_010).contains(&evenly), "{evenly}");
         // In the next hour the window's debt is none, and that of the other is paid.
         let next = accounts(now, UNIX + HOUR);
-        assert_eq!(restore(&next, &text, now, UNIX + HOUR), Some((0, 0)));
+        assert_eq!(text.restore(&next, now, UNIX + HOUR), (0, 0));
         assert_eq!(left(&next, "window/user=a", now), 10_000);
         // A gate that knows more is believed.
         let told = half.account(now, &Name::parse("window/user=a").unwrap()).unwrap();
         told.lock_at(now, half.wall()).shares.add_debt(now, Nanos::from_secs(9));
-        assert_eq!(restore(&half, &text, now, UNIX + HOUR / 2), Some((2, 0)));
+        assert_eq!(text.restore(&half, now, UNIX + HOUR / 2), (2, 0));
         assert_eq!(left(&half, "window/user=a", now), 1_000);
     }
 
@@ -252,15 +263,26 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_something_else_is_not_written_over() {
+        let path = std::env::temp_dir().join(format!("gate-debts-{}", std::process::id()));
+        for (text, is_taken) in [("root:x:0:0\n", false), ("", true), (&*format!("{HEAD}5\n"), true)] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(Kept::read(path.clone()).is_ok(), is_taken, "{text}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(Kept::read(path).unwrap().unread.is_none());
+    }
+
+    #[test]
     fn a_faulty_file_does_no_harm() {
         let accounts = accounts(NOW, UNIX);
         for text in ["", "nonsense", "gate's debts, version 2, at 5\n", "gate's debts, version 1, at x\n"] {
-            assert_eq!(restore(&accounts, text, NOW, UNIX), None, "{text}");
+            assert!(Saved::of(text.to_owned()).is_none(), "{text}");
         }
         let text = format!(
             "{HEAD}{UNIX}\n18446744073709551615 - even/user=a\nx - even/user=b\n5\n\n7 - unknown/user=c\n9 99 window/user=d\n8 - no=name\n"
         );
-        assert_eq!(restore(&accounts, &text, NOW, UNIX), Some((1, 4)));
+        assert_eq!(Saved::of(text).unwrap().restore(&accounts, NOW, UNIX), (1, 4));
         // Debts have the bounds that they always have.
         assert!(left(&accounts, "even/user=a", NOW) >= -10_000);
     }
