@@ -31,6 +31,19 @@ pub struct Workload {
     pub types: Vec<(f64, Distribution)>,
 }
 
+impl Workload {
+    /// The type of the next request.
+    pub(super) fn pick_type(&self, rng: &mut Rng) -> u16 {
+        let mut rest = rng.unit();
+        let last = self.types.len() - 1;
+        let picked = self.types[..last].iter().position(|&(share, _)| {
+            rest -= share;
+            rest < 0.0
+        });
+        picked.unwrap_or(last) as u16
+    }
+}
+
 /// How much is simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Length {
@@ -194,7 +207,7 @@ impl<'a> Engine<'a> {
     }
 
     fn arrive(&mut self) {
-        let query_type = self.pick_type();
+        let query_type = self.workload.pick_type(&mut self.arrivals);
         let request = request(query_type);
         let measured = &mut self.measured[usize::from(query_type)];
         measured.received += 1;
@@ -207,16 +220,6 @@ impl<'a> Engine<'a> {
             self.policy.enqueued(request);
             self.queue.push_back(Queued { arrived: self.now, query_type });
         }
-    }
-
-    fn pick_type(&mut self) -> u16 {
-        let mut rest = self.arrivals.unit();
-        let last = self.workload.types.len() - 1;
-        let picked = self.workload.types[..last].iter().position(|&(share, _)| {
-            rest -= share;
-            rest < 0.0
-        });
-        picked.unwrap_or(last) as u16
     }
 
     /// Takes a request into service, which never waits again.

@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use super::disciplines::{Guard, Seen, guard};
 use super::{Discipline, Report, Setup};
 use crate::policy::range::OutOfRange;
-use crate::sim::distribution::Distribution;
+use crate::sim::engine::Workload;
 use crate::sim::rng::Rng;
 
 /// Simulates a lull, an overload and a lull under one discipline.
@@ -40,7 +40,8 @@ fn recovered(seconds: &[(u64, u64)]) -> Option<u64> {
 struct Run<'s> {
     setup: &'s Setup,
     guard: Box<dyn Guard>,
-    types: Vec<(f64, Distribution)>,
+    /// The requests of this part.
+    workload: Workload,
     /// Arrivals, processing times, and the draws of the discipline.
     arrivals: Rng,
     processing: Rng,
@@ -113,7 +114,7 @@ impl<'s> Run<'s> {
         Self {
             setup,
             guard,
-            types: setup.scenario.workload(1.0).types,
+            workload: setup.scenario.workload(Setup::LULL),
             arrivals,
             processing,
             draws,
@@ -134,7 +135,8 @@ impl<'s> Run<'s> {
 
     /// Lets requests arrive under this load until then.
     fn offer(&mut self, load: f64, until: Nanos) {
-        let per_sec = self.setup.scenario.workload(load).per_sec;
+        self.workload = self.setup.scenario.workload(load);
+        let per_sec = self.workload.per_sec;
         loop {
             let next = self.now.saturating_add(self.arrivals.poisson_gap(per_sec));
             if next >= until {
@@ -160,7 +162,7 @@ impl<'s> Run<'s> {
 
     fn arrive(&mut self) {
         let now = self.now;
-        let query_type = self.pick_type();
+        let query_type = self.workload.pick_type(&mut self.arrivals);
         self.counts.arrived += 1;
         if let Some((arrived, _)) = self.second(now) {
             *arrived += 1;
@@ -180,18 +182,8 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn pick_type(&mut self) -> u16 {
-        let mut rest = self.arrivals.unit();
-        let last = self.types.len() - 1;
-        let picked = self.types[..last].iter().position(|&(share, _)| {
-            rest -= share;
-            rest < 0.0
-        });
-        picked.unwrap_or(last) as u16
-    }
-
     fn begin(&mut self, now: Nanos, Queued { arrived, query_type }: Queued) {
-        let took = self.types[usize::from(query_type)].1.sample(&mut self.processing);
+        let took = self.workload.types[usize::from(query_type)].1.sample(&mut self.processing);
         self.seen.sent += 1;
         self.busy.push(Reverse(InService { ends: now.saturating_add(took), took, arrived, query_type }));
     }
