@@ -49,7 +49,7 @@ pub(super) fn rules(root: &mut Section<'_>) -> Rules {
 }
 
 fn label(text: &str) -> Result<String, Wrong> {
-    // Of any pattern.
+    // Any pattern will do.
     let pattern = Pattern::parse("a").and_then(|pattern| pattern.with_label(text));
     pattern
         .map(|_| text.to_owned())

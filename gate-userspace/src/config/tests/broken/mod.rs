@@ -7,6 +7,7 @@ mod members;
 mod service;
 mod tenant;
 mod tls;
+mod whole_keys;
 
 /// Good as it stands.
 pub(super) const GOOD: &str = r#"[gate]
@@ -29,9 +30,10 @@ quota = "2000 RU/s"
 pub(super) type Broken = (&'static str, &'static str, &'static [&'static str]);
 
 /// Every row is refused.
-pub(super) const BROKEN: [&[Broken]; 9] = [
+pub(super) const BROKEN: [&[Broken]; 10] = [
     GATE,
     service::ROWS,
+    whole_keys::ROWS,
     intercept::ROWS,
     backends::ROWS,
     http::ROWS,
