@@ -477,6 +477,16 @@ impl Listening {
     pub fn program(&mut self) -> &mut ChildProcess {
         &mut self.program
     }
+
+    /// The request units that a gate has charged a tenant.
+    ///
+    /// # Errors
+    ///
+    /// If it does not say, or has no such tenant.
+    pub fn charged(&self, tenant: &str) -> Result<f64> {
+        let shown = self.json(&["tenants", tenant])?;
+        shown["tenants"][0]["charged_ru"].as_f64().with_context(|| format!("no charge of {tenant}: {shown}"))
+    }
 }
 
 impl Drop for Listening {

@@ -41,11 +41,7 @@ impl<'g> Client<'g> {
 
     /// The charge of its tenant so far.
     fn charged(&self) -> Result<f64> {
-        let tenants = self.gate.json(&["tenants"])?["tenants"].take();
-        let name = format!("t{}", self.tenant);
-        let mut tenants = tenants.as_array().into_iter().flatten();
-        let tenant = tenants.find(|tenant| tenant["name"] == name.as_str()).context("no such tenant")?;
-        tenant["charged_ru"].as_f64().context("it was not charged")
+        self.gate.charged(&format!("t{}", self.tenant))
     }
 
     /// The price of a request.

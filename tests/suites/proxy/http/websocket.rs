@@ -86,10 +86,6 @@ pub(super) fn closed<S: Read + Write>(socket: &mut WebSocket<S>) -> Result<Close
     }
 }
 
-pub(super) fn charged(gate: &Listening, name: &str) -> Result<f64> {
-    gate.json(&["tenants", name])?["tenants"][0]["charged_ru"].as_f64().context("no such tenant")
-}
-
 const UPGRADE: &str = "GET / HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
                        sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 pub(super) const AGREED: &str = "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n\
@@ -104,7 +100,7 @@ fn messages_pass_both_ways_whole_and_charged() -> Result<()> {
     let (mut socket, response) = open(&gate, "/echo?x", 2)?;
     ensure!(response.headers()["x-seen"] == "Some(\"127.0.0.2\") Some(\"a=1\")", "{response:?}");
     ensure!(response.headers()["sec-websocket-protocol"] == "chat", "{response:?}");
-    let before = charged(&gate, "all")?;
+    let before = gate.charged("all")?;
     for len in [0, 1, 125, 126, 65_535, 65_536, 1 << 20] {
         let sent = Message::binary((0..len).map(|at| (at % 251) as u8).collect::<Vec<_>>());
         socket.send(sent.clone())?;
@@ -116,8 +112,8 @@ fn messages_pass_both_ways_whole_and_charged() -> Result<()> {
     ensure!(socket.read()? == Message::Pong("ping".into()));
     ensure!(counter(&gate, "websockets")? == 1 && counter(&gate, "websockets-ended")? == 0);
     // 1,153 KiB each way, for the default of 1 RU each.
-    wait_until("its bytes are not charged", || Ok(charged(&gate, "all")? - before >= 2.0 * 1_152.0))?;
-    ensure!(charged(&gate, "all")? - before < 2.0 * 1_200.0);
+    wait_until("its bytes are not charged", || Ok(gate.charged("all")? - before >= 2.0 * 1_152.0))?;
+    ensure!(gate.charged("all")? - before < 2.0 * 1_200.0);
     let closing = CloseFrame { code: 4_000.into(), reason: "mine".into() };
     socket.close(Some(closing.clone()))?;
     ensure!(closed(&mut socket)?.code == closing.code);

@@ -20,7 +20,7 @@ use super::cache::Directory;
 use super::hostile::{END_HEADERS, HEADERS, PREFACE, RESET, SETTINGS, frame};
 use super::http2_client::{Http2Client, request};
 use super::processed::process;
-use super::websocket::{AGREED, charged, closed, server, with_poor_and_own};
+use super::websocket::{AGREED, closed, server, with_poor_and_own};
 use super::{OPEN, gate, respond};
 
 fn client_from(gate: &Listening, last: u8) -> Result<Http2Client> {
@@ -33,7 +33,7 @@ fn messages_pass_over_http2_whole_and_charged() -> Result<()> {
     let path = directory.path().with_extension("json");
     let gate = gate(server()?, &format!("websocket = \"on\"\naccess_log = {path:?}"))?;
     let client = client_from(&gate, 2)?;
-    let before = charged(&gate, "all")?;
+    let before = gate.charged("all")?;
     let fields = [("cookie", "a=1"), ("cookie", "b=2"), ("sec-websocket-protocol", "chat")];
     let (parts, mut socket) = client.open("/echo?x", &fields)?.agreed()?;
     ensure!(parts.headers["x-seen"] == "Some(\"127.0.0.2\") Some(\"a=1; b=2\")", "{parts:?}");
@@ -51,8 +51,8 @@ fn messages_pass_over_http2_whole_and_charged() -> Result<()> {
     }
     ensure!(counter(&gate, "websockets")? == 2 && counter(&gate, "websockets-ended")? == 0);
     // 1,153 KiB each way, for the default of 1 RU each.
-    wait_until("its bytes are not charged", || Ok(charged(&gate, "all")? - before >= 2.0 * 1_152.0))?;
-    ensure!(charged(&gate, "all")? - before < 2.0 * 1_200.0);
+    wait_until("its bytes are not charged", || Ok(gate.charged("all")? - before >= 2.0 * 1_152.0))?;
+    ensure!(gate.charged("all")? - before < 2.0 * 1_200.0);
     socket.close(Some(CloseFrame { code: 4_000.into(), reason: "mine".into() }))?;
     ensure!(u16::from(closed(&mut socket)?.code) == 4_000);
     drop(socket);
