@@ -15,6 +15,21 @@ pub(super) fn write(mut number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
+/// Appends so many thousandths, with as many places behind the point as it takes.
+pub(super) fn write_thousandths(thousandths: u64, out: &mut Vec<u8>) {
+    write(thousandths / 1_000, out);
+    let mut rest = thousandths % 1_000;
+    if rest > 0 {
+        out.push(b'.');
+    }
+    let mut place = 100;
+    while rest > 0 {
+        out.push(b'0' + (rest / place) as u8);
+        rest %= place;
+        place /= 10;
+    }
+}
+
 /// A number written in digits alone: no sign, no blanks.
 pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
@@ -33,7 +48,7 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{unsigned, write};
+    use super::{unsigned, write, write_thousandths};
 
     #[test]
     fn only_digits_that_fit_are_numbers() {
@@ -46,6 +61,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn thousandths_are_written_as_a_fraction_is(number: u32) {
+            let mut text = Vec::new();
+            write_thousandths(number.into(), &mut text);
+            prop_assert_eq!(String::from_utf8(text).unwrap(), (f64::from(number) / 1e3).to_string());
+        }
+
         #[test]
         fn what_is_written_is_read(number: u64) {
             let mut text = Vec::new();

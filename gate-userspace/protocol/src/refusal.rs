@@ -201,7 +201,8 @@ impl Refusal {
         if let Some(LargeRead { rows, price }) = self.read {
             out.extend_from_slice(b" rows=");
             number::write(rows.into(), out);
-            out.extend_from_slice(format!(" price_ru={}", f64::from(price.0) / 1e3).as_bytes());
+            out.extend_from_slice(b" price_ru=");
+            number::write_thousandths(price.0.into(), out);
         }
     }
 }

@@ -135,7 +135,7 @@ impl<M> Joined<M> {
     pub(crate) fn merge(&self, part: usize, reply: &[u8], is_nothing: bool) -> bool {
         let mut merged = self.reply.borrow_mut();
         let Some((of, merged)) = merged.as_mut().filter(|_| !is_nothing || self.join != Join::Any) else {
-            // What says nothing is behind whatever says anything.
+            // A reply that says nothing is behind any that says something.
             let of = if is_nothing { usize::MAX } else { part };
             merged.get_or_insert_with(|| (of, reply.into()));
             return true;
@@ -156,7 +156,14 @@ impl<M> Joined<M> {
                 merged.iter_mut().zip(reply).for_each(|(least, digit)| *least = (*least).min(*digit));
                 true
             }
-            _ => **merged == *reply,
+            Join::Same
+            | Join::Least
+            | Join::InTurn
+            | Join::Sum
+            | Join::Total
+            | Join::Values
+            | Join::Lists
+            | Join::Scan(_) => **merged == *reply,
         }
     }
 

@@ -103,7 +103,7 @@ fn long_values_are_expected_by_the_size_of_the_key() {
     reads.observe(0, &of(5), ALL, long, NOW);
     let seen = |rows| KeyRead { rows, known: Known::Seen, ..of(5) };
     assert_eq!(reads.expected(0, &seen(1_000), ALL).more_bytes, 2_000 * ROW_BYTES as u32);
-    // Of another key as those of its size class; of those nothing is known.
+    // Another key has values as its size class has, of which nothing is known yet.
     let other = KeyRead { key: 6, ..seen(1_000) };
     assert_eq!(reads.expected(0, &other, ALL).more_bytes, 0);
     reads.observe(0, &seen(2_000), ALL, long, NOW);

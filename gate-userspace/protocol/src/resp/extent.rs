@@ -33,7 +33,7 @@ pub enum ReadKind {
     Sort,
     /// Unions and differences of sets.
     SetCombine,
-    /// Those of sorted sets.
+    /// Unions and differences of sorted sets.
     SortedCombine,
     /// Intersections.
     Intersect,
@@ -63,12 +63,12 @@ pub struct Extent {
 /// The elements of a key that a request reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Span {
-    /// Nobody can tell.
+    /// Elements that nobody can tell.
     #[default]
     Unknown,
     /// All of each of its keys; a value in the reply for each, or so many.
     All(u8),
-    /// Those from one rank to another.
+    /// The elements from one rank to another.
     Ranks { first: i64, last: i64, values: u8 },
 }
 
@@ -117,7 +117,7 @@ impl Request {
             let kind = if is_open { ReadKind::Other } else { ReadKind::None };
             return Extent { kind, ..Extent::default() };
         };
-        // Of one that is streamed the keys are not all at hand.
+        // A request that is streamed does not have all its keys at hand.
         if self.streamed { Extent { kind: extent.kind, ..Extent::default() } } else { extent }
     }
 
@@ -287,10 +287,10 @@ pub fn told_size(answer: &[u8]) -> Option<u64> {
     (super::error_code(answer)? == b"WRONGTYPE").then_some(0)
 }
 
-/// True if the answer to a question says that the store has no such command. What else an error says may be for the words of the
-/// request that was asked about, or for the moment.
+/// True if an answer says that the store has no such command. Any other error may be about the words of the request, or about the
+/// moment.
 #[must_use]
-pub fn has_no_question(answer: &[u8]) -> bool {
+pub fn says_unknown_command(answer: &[u8]) -> bool {
     answer.starts_with(b"-ERR unknown command")
 }
 

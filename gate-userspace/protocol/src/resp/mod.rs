@@ -33,7 +33,7 @@ pub use change::{Change, Version};
 pub use command::{Command, OPEN_ROWS, State};
 pub use command_types::CommandTypes;
 pub use denied::Denied;
-pub use extent::{Extent, ReadKind, has_no_question, told_size};
+pub use extent::{Extent, ReadKind, says_unknown_command, told_size};
 pub use fault::{Fault, FaultKind};
 pub use named::{is_command, names};
 pub use reply::{Elements, Garbage, Kind, Part, Replies, error_code, rows};

@@ -69,12 +69,18 @@ impl Request {
 
     /// Appends the same request by another name; of one that is streamed, its head.
     pub fn write_as(&self, name: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
+        self.write_with(0, name, bytes, out);
+    }
+
+    /// Appends the same request with another argument at a place, which it has, the name at 0; of one that is streamed, its head.
+    pub fn write_with(&self, place: usize, arg: &[u8], bytes: &[u8], out: &mut Vec<u8>) {
         let mut args = self.args(bytes);
+        (0..place).for_each(|_| _ = args.next());
+        out.extend_from_slice(&bytes[..args.at()]);
         args.next();
-        out.extend_from_slice(&bytes[..self.first.into()]);
         out.push(b'$');
-        number::write(name.len() as u64, out);
-        for piece in [&b"\r\n"[..], name, b"\r\n", &bytes[args.at()..]] {
+        number::write(arg.len() as u64, out);
+        for piece in [&b"\r\n"[..], arg, b"\r\n", &bytes[args.at()..]] {
             out.extend_from_slice(piece);
         }
     }

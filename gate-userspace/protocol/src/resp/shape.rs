@@ -197,7 +197,7 @@ fn options<'b>(args: &Args<'b>, from: usize, words: &[&str]) -> Option<Args<'b>>
 }
 
 /// The largest of the numbers that stand at a place behind each `word`, searched from number `from` on; one below zero, if there is any.
-/// Of options that are repeated the store takes one, and the price must not be another's.
+/// The store takes one of several options of a name, and the price must not be that of a smaller one.
 fn stated(args: &Args<'_>, from: usize, word: &str, place: usize) -> Option<i64> {
     let mut rest = args.clone();
     let mut most = None;

@@ -1,25 +1,27 @@
 //! The rights of a user, as the store says them (`ACL GETUSER`).
 
+use crate::protocol::resp::says_unknown_command;
+
 /// True if the store says that a user may do everything with all keys, as Redis 7 puts it or as Redis 6 did. A store
 /// without ACLs restricts no user.
 pub(crate) fn has_all_permissions(rights: &[u8]) -> bool {
     let has = |words: &[u8]| memchr::memmem::find(rights, words).is_some();
-    rights.starts_with(b"-ERR unknown command")
+    says_unknown_command(rights)
         || has(b"\r\n$8\r\ncommands\r\n$5\r\n+@all\r\n") && has(b"\r\n$4\r\nkeys\r\n$2\r\n~*\r\n")
         || has(b"\r\n$7\r\nallkeys\r\n") && has(b"\r\n$11\r\nallcommands\r\n")
 }
 
 /// True if the store says that a user may send `UNLINK`, and `DEL` in whose place it goes. A store without ACLs restricts no user.
 pub(crate) fn may_unlink(rights: &[u8]) -> bool {
-    may(rights, &[b"unlink", b"@all", b"@keyspace", b"@write", b"@fast"])
-        && may(rights, &[b"del", b"@all", b"@keyspace", b"@write", b"@slow"])
+    let may_send_both = || {
+        may(rights, &[b"unlink", b"@all", b"@keyspace", b"@write", b"@fast"])
+            && may(rights, &[b"del", b"@all", b"@keyspace", b"@write", b"@slow"])
+    };
+    has_all_permissions(rights) || may_send_both()
 }
 
-/// True if a user may send a command, which these names stand for.
+/// True if a user may send a command: its name and its categories are these.
 fn may(rights: &[u8], names: &[&[u8]]) -> bool {
-    if rights.starts_with(b"-ERR unknown command") || has_all_permissions(rights) {
-        return true;
-    }
     let Some(at) = memchr::memmem::find(rights, b"\r\n$8\r\ncommands\r\n") else { return false };
     // The length, then the rules; the last one that concerns it holds.
     let rules = rights[at + b"\r\n$8\r\ncommands\r\n".len()..].split(|&byte| byte == b'\n').nth(1);

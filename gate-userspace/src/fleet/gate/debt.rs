@@ -48,7 +48,7 @@ impl Debt {
             Self::InWindow { owed, ends } if since < ends => {
                 Self::InWindow { owed: owed.saturating_add(more), ends }
             }
-            // Of a window that nobody has said the end of: it is another one's debt.
+            // Nobody has said when the window ends that this debt is of.
             Self::InWindow { .. } => Self::Until(since.saturating_add(more)),
         }
     }

@@ -1,4 +1,4 @@
-use super::super::{Decoder, Extent, Limits, ReadKind, Request, Step, has_no_question, told_size};
+use super::super::{Decoder, Extent, Limits, ReadKind, Request, Step, says_unknown_command, told_size};
 
 fn one(line: &str) -> (Request, Vec<u8>) {
     let mut decoder = Decoder::new(Limits::default());
@@ -142,7 +142,7 @@ fn answers_say_a_size_or_nothing() {
         ("", None),
     ] {
         assert_eq!(told_size(answer.as_bytes()), size, "{answer}");
-        assert_eq!(has_no_question(answer.as_bytes()), answer.contains("unknown"), "{answer}");
+        assert_eq!(says_unknown_command(answer.as_bytes()), answer.contains("unknown"), "{answer}");
     }
 }
 

@@ -229,17 +229,9 @@ const NOWHERE: [Command; 22] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::request;
     use super::*;
     use crate::dispatcher::wire::parts::{Join, Splits};
-    use crate::protocol::Step;
-    use crate::protocol::resp::{Decoder, Limits};
-
-    fn request(line: &str) -> (Request, Vec<u8>) {
-        let mut decoder = Decoder::new(Limits::default());
-        let line = format!("{line}\r\n");
-        let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
-        (request, decoder.bytes(&request, line.as_bytes()).to_vec())
-    }
 
     fn presented(line: &str, is_resp3: bool) -> Option<String> {
         let (request, bytes) = request(line);

@@ -23,7 +23,7 @@ impl KeySizes<Request> for Resp {
     }
 
     fn has_no_question(answer: &[u8]) -> bool {
-        resp::has_no_question(answer)
+        resp::says_unknown_command(answer)
     }
 
     #[inline]

@@ -1,12 +1,14 @@
 //! `SCAN` before a Redis Cluster: a node is asked with its own cursor, and its client reads that of the scan.
 
-use std::io::Write as _;
-
 use crate::protocol::resp::Request;
 
 /// The cursor of a scan, as clients write it; `None` if it is no number.
 pub(super) fn cursor(request: &Request, bytes: &[u8]) -> Option<u64> {
-    let text = request.args(bytes).nth(1)?;
+    unsigned(request.args(bytes).nth(1)?)
+}
+
+/// A number of digits alone.
+pub(super) fn unsigned(text: &[u8]) -> Option<u64> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
@@ -14,30 +16,15 @@ pub(super) fn cursor(request: &Request, bytes: &[u8]) -> Option<u64> {
 /// Appends a scan with another cursor. Without one it is no number: a node refuses it in its own words.
 pub(super) fn with_cursor(request: &Request, bytes: &[u8], cursor: Option<u64>, out: &mut Vec<u8>) {
     let cursor = cursor.map_or_else(|| NO_CURSOR.to_owned(), |cursor| cursor.to_string());
-    // Into memory it cannot fail.
-    let _ = write!(out, "*{}\r\n", request.args);
-    for (place, arg) in request.args(bytes).enumerate() {
-        let arg = if place == 1 { cursor.as_bytes() } else { arg };
-        let _ = write!(out, "${}\r\n", arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
-    }
+    request.write_with(1, cursor.as_bytes(), bytes, out);
 }
 
 const NO_CURSOR: &str = "none";
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::request;
     use super::*;
-    use crate::protocol::Step;
-    use crate::protocol::resp::{Decoder, Limits};
-
-    fn request(line: &str) -> (Request, Vec<u8>) {
-        let mut decoder = Decoder::new(Limits::default());
-        let line = format!("{line}\r\n");
-        let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
-        (request, decoder.bytes(&request, line.as_bytes()).to_vec())
-    }
 
     #[test]
     fn a_cursor_is_a_number_and_all_else_is_carried() {
@@ -54,7 +41,7 @@ mod tests {
             assert_eq!(cursor(&request, &bytes), number, "{text}");
             let mut out = Vec::new();
             with_cursor(&request, &bytes, Some(12_345), &mut out);
-            let (request, bytes) = self::request(&String::from_utf8(out.clone()).unwrap());
+            let (request, bytes) = super::super::tests::request(&String::from_utf8(out.clone()).unwrap());
             let args: Vec<_> = request.args(&bytes).map(String::from_utf8_lossy).collect();
             assert_eq!(args.join(" "), "scan 12345 MATCH a* COUNT 5 TYPE list");
         }

@@ -33,17 +33,17 @@ pub(super) fn asks_all(request: &Request, bytes: &[u8]) -> Option<Join> {
         FLUSHALL | FLUSHDB | SAVE | BGSAVE | BGREWRITEAOF => Some(Join::Same),
         KEYS => Some(Join::Lists),
         RANDOMKEY => Some(Join::Any),
-        SCRIPT | FUNCTION => {
-            let word = request.args(bytes).nth(1)?;
-            let is = |words: &[&str]| words.iter().any(|one| word.eq_ignore_ascii_case(one.as_bytes()));
-            match request.command {
-                SCRIPT if is(&["EXISTS"]) => Some(Join::Least),
-                SCRIPT => is(&["LOAD", "FLUSH"]).then_some(Join::Same),
-                _ => is(&["LOAD", "DELETE", "FLUSH", "RESTORE"]).then_some(Join::Same),
-            }
-        }
+        SCRIPT if is_about(request, bytes, &["EXISTS"]) => Some(Join::Least),
+        SCRIPT if is_about(request, bytes, &["LOAD", "FLUSH"]) => Some(Join::Same),
+        FUNCTION if is_about(request, bytes, &["LOAD", "DELETE", "FLUSH", "RESTORE"]) => Some(Join::Same),
         _ => None,
     }
+}
+
+/// True if the word behind a command is one of these.
+fn is_about(request: &Request, bytes: &[u8], words: &[&str]) -> bool {
+    let is = |word: &[u8]| words.iter().any(|one| word.eq_ignore_ascii_case(one.as_bytes()));
+    request.args(bytes).nth(1).is_some_and(is)
 }
 
 /// Appends a request for each run of keys that are at one place; none if there are more than [`MOST_PARTS`].
@@ -133,8 +133,7 @@ fn node_cursor(reply: &[u8]) -> Option<(u64, usize)> {
     let (len, start) = number(b'$', head)?;
     let text = head.get(start..)?.get(..usize::try_from(len).ok()?)?;
     let end = CURSOR_AND_KEYS.len() + start + text.len() + 2;
-    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    let cursor = std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()?;
+    let cursor = super::scan::unsigned(text)?;
     (reply.get(end - 2..end)? == b"\r\n").then_some((cursor, end))
 }
 

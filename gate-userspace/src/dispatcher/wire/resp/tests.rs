@@ -1,15 +1,17 @@
 use super::*;
 use crate::protocol::Access;
 
+/// The request that a line is, and its bytes.
+pub(super) fn request(line: &str) -> (Request, Vec<u8>) {
+    let mut decoder = Decoder::new(Limits::default());
+    let line = format!("{line}\r\n");
+    let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
+    let bytes = decoder.bytes(&request, line.as_bytes()).to_vec();
+    (request, bytes)
+}
+
 #[test]
 fn what_is_shared_only_reads_one_key() {
-    let request = |line: &str| {
-        let mut decoder = Decoder::new(Limits::default());
-        let line = format!("{line}\r\n");
-        let Step::Request { request, .. } = decoder.next(line.as_bytes()) else { panic!("{line}") };
-        let bytes = decoder.bytes(&request, line.as_bytes()).to_vec();
-        (request, bytes)
-    };
     let shared = [
         "bitcount",
         "bitfield_ro",
