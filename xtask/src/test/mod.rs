@@ -216,6 +216,8 @@ struct TestCounts {
     failed: u64,
     ignored: u64,
     not_run: Vec<String>,
+    /// Of each test that failed its name and why, to be said once more at the end.
+    failures: Vec<String>,
     commands_failed: bool,
 }
 
@@ -252,8 +254,9 @@ impl TestCounts {
     }
 
     fn add(&mut self, outcome: &Outcome) {
-        if outcome.failure.is_some() {
+        if let Some(why) = &outcome.failure {
             self.failed += 1;
+            self.failures.push(format!("{}: {why}\n{}", outcome.name, excerpt(&outcome.output)));
         } else {
             self.passed += 1;
         }
@@ -264,6 +267,9 @@ impl TestCounts {
     fn note(&mut self, line: &str) {
         if line.starts_with(NOT_RUN) {
             self.not_run.push(line.to_owned());
+        }
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
+            self.failures.push(format!("{name}: failed\n"));
         }
         let Some(result) = line.strip_prefix("test result: ") else { return };
         for (field, count) in
@@ -280,6 +286,9 @@ impl TestCounts {
         let failed = self.failed;
         let not_run = self.not_run.len();
         println!();
+        for failure in &self.failures {
+            println!("FAILED {failure}");
+        }
         for line in &self.not_run {
             println!("{line}");
         }
@@ -298,6 +307,22 @@ impl TestCounts {
     }
 }
 
+/// The end of what a test that failed has said, without stacks and the harness' own lines.
+fn excerpt(output: &str) -> String {
+    let is_frame = |line: &str| {
+        let line = line.trim_start();
+        let number = line.split_once(": ").map(|(number, _)| number);
+        line.starts_with("at ") || number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let own = output.lines().take_while(|line| !line.ends_with(" ... FAILED"));
+    let lines: Vec<_> = own.filter(|line| !line.trim().is_empty() && !is_frame(line)).collect();
+    let last = &lines[lines.len().saturating_sub(EXCERPT)..];
+    last.iter().map(|line| format!("    {line}\n")).collect()
+}
+
+/// The lines of an excerpt.
+const EXCERPT: usize = 30;
+
 fn each_line(output: Option<impl Read>, mut seen: impl FnMut(&str)) {
     let Some(output) = output else { return };
     for line in BufReader::new(output).lines() {
@@ -310,7 +335,7 @@ fn each_line(output: Option<impl Read>, mut seen: impl FnMut(&str)) {
 
 #[cfg(test)]
 mod tests {
-    use super::TestCounts;
+    use super::{EXCERPT, TestCounts, excerpt};
 
     #[test]
     fn results_and_omissions_are_counted() {
@@ -325,5 +350,18 @@ mod tests {
         }
         assert_eq!((counts.passed, counts.failed, counts.ignored), (5, 4, 1));
         assert_eq!(counts.not_run, ["not run: net::x (needs root)"]);
+    }
+
+    #[test]
+    fn an_excerpt_is_the_end_of_what_a_test_has_said() {
+        let said: String = (0..EXCERPT).map(|line| format!("line {line}\n")).collect();
+        let output = format!(
+            "running 1 test\n{said}Error: no answer\n\nStack backtrace:\n   0: a::b\n             at ./a.rs:1:2\n\
+             test a ... FAILED\n\nfailures:\n"
+        );
+        let excerpt = excerpt(&output);
+        assert_eq!(excerpt.lines().count(), EXCERPT);
+        assert!(excerpt.starts_with("    line 2\n"), "{excerpt}");
+        assert!(excerpt.ends_with("    Error: no answer\n    Stack backtrace:\n"), "{excerpt}");
     }
 }
