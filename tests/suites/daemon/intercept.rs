@@ -1,6 +1,6 @@
 //! Stores that keep their address: gate serves there in their place, and leaves no gap when it goes.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -51,8 +51,11 @@ pub(super) enum By {
 /// Connects, and has somebody answer within `patience`; `None` if nobody has. An error if there is no connection.
 pub(super) fn ping(at: &str, patience: Duration) -> Result<Option<By>> {
     let at: SocketAddr = at.parse()?;
-    let mut stream =
-        TcpStream::connect_timeout(&at, PATIENCE).with_context(|| format!("connecting to {at}"))?;
+    let mut stream = match TcpStream::connect_timeout(&at, PATIENCE) {
+        // It was made, and reset before it was looked at: one that is not made is refused.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(By::Nobody)),
+        stream => stream.with_context(|| format!("connecting to {at}"))?,
+    };
     // Where it was reset already it has none.
     let Ok(peer) = stream.peer_addr() else { return Ok(Some(By::Nobody)) };
     ensure!(peer == at, "another address");
@@ -66,7 +69,7 @@ pub(super) fn ping(at: &str, patience: Duration) -> Result<Option<By>> {
         Ok(_) if answer.starts_with(b"+PONG") => Ok(Some(By::Store)),
         Ok(_) if answer.starts_with(b"-DENIED") || answer.starts_with(b"-NOPERM") => Ok(Some(By::Gate)),
         Ok(len) => bail!("{}", String::from_utf8_lossy(&answer[..len])),
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
         Err(_) => Ok(Some(By::Nobody)),
     }
 }
