@@ -34,8 +34,10 @@ enum Line {
     Err(String),
 }
 
-/// How long a child may take to end after SIGTERM.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a child may take to end after SIGTERM, on a machine that is busy.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long its last lines may take to be read: what it has started may have its outputs open.
+const LAST_LINES: Duration = Duration::from_secs(5);
 /// How many of its last lines an error quotes.
 const QUOTED: usize = 12;
 
@@ -196,7 +198,7 @@ impl ChildProcess {
     /// The remaining lines, after it has ended.
     fn rest(&mut self) -> Vec<String> {
         let mut printed = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.lines.recv_timeout(LAST_LINES) {
             self.record(&line);
             printed.extend(line.out());
         }

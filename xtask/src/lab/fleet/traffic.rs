@@ -138,7 +138,7 @@ impl Traffic {
         self.loads.iter().try_for_each(|load| load.program.signal(Signal::SIGINT))?;
         let mut counts = Counts { seconds: self.began.elapsed().as_secs_f64(), ..Counts::default() };
         for Load { gate, program, mut seen, .. } in self.loads {
-            if let Some(line) = program.finish(2 * PATIENCE)?.last() {
+            if let Some(line) = program.finish(PATIENCE)?.last() {
                 collect(line, &mut seen)?;
             }
             counts.add(gate, &seen);
