@@ -48,6 +48,7 @@ mod process;
 mod reload;
 mod service_manager;
 mod settings;
+mod settling;
 mod signals;
 mod start;
 mod trace;
@@ -70,6 +71,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     daemon.announce();
     daemon.log_summary();
     let outcome = daemon.serve(&mut signals).await;
+    daemon.tell();
     let maps = Arc::clone(&daemon.maps);
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_) | Error::NotIntercepting));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());

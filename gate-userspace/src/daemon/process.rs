@@ -17,6 +17,7 @@ use super::neighbour::Neighbour;
 use super::options::Options;
 use super::service_manager::{ServiceManager, take_over_from_parent};
 use super::settings::{now, syn_cookies};
+use super::settling::Settling;
 use super::signals::Signals;
 use crate::clock;
 use crate::control::board::{Board, Report};
@@ -53,6 +54,8 @@ pub(super) struct Daemon {
     /// Sampled verdicts.
     pub(super) verdicts: Verdicts,
     pub(super) reload: bool,
+    /// The last change, while threads have yet to take it over.
+    pub(super) settling: Option<Settling>,
     pub(super) draining: Option<Draining>,
     /// This machine's addresses, as the layout in force knows them.
     pub(super) local: BTreeSet<IpAddr>,
@@ -126,7 +129,7 @@ impl Daemon {
 
     fn on_tick(&mut self) -> Result<(), Error> {
         let started = clock::monotonic();
-        if !self.ticker.stabilising() {
+        if self.settle() && !self.ticker.stabilising() {
             self.change()?;
         }
         let now = now(&self.maps);

@@ -15,6 +15,7 @@ use super::process::Daemon;
 use super::settings::{
     fit_descriptors, hot_key_limits, hot_per_sec, measures_answers, now, prober, rules, sizes,
 };
+use super::settling::News;
 use crate::admin::change::{self, Changed, Done, Order, Override, PendingOrder};
 use crate::bypass;
 use crate::config::{self, Config};
@@ -27,9 +28,11 @@ impl Daemon {
     pub(super) fn change(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.reload) {
             self.service_manager.reloading();
-            let outcome = self.read_configuration_again();
-            self.service_manager.ready();
-            return outcome;
+            match self.read_configuration_again()? {
+                Some(news) => self.tell_once_settled(news),
+                None => self.service_manager.ready(),
+            }
+            return Ok(());
         }
         let Some(PendingOrder { order, peer, answer }) = self.changes.waiting.pop_front() else {
             return Ok(());
@@ -38,20 +41,21 @@ impl Daemon {
             Err(Error::Lost(lost)) => return Err(lost.into()),
             done => done.map_err(|error| format!("{:#}", anyhow::Error::from(error))),
         };
-        if let Ok(Done { changed, .. }) = &done
-            && !order.dry_run
-        {
-            for Changed { key, from, to } in changed {
-                tracing::info!(key, from, to, uid = peer.uid, pid = peer.pid, saved = order.save, "set");
+        match done {
+            Ok(done) if !order.dry_run => {
+                for Changed { key, from, to } in &done.changed {
+                    tracing::info!(key, from, to, uid = peer.uid, pid = peer.pid, saved = order.save, "set");
+                }
+                self.tell_once_settled(News::CarriedOut(answer, done));
             }
+            // Whoever asked may have left.
+            done => drop(answer.send(done)),
         }
-        // Whoever asked may have left.
-        let _ = answer.send(done);
         Ok(())
     }
 
-    /// All or nothing: a configuration that is faulty or does not fit changes nothing.
-    fn read_configuration_again(&mut self) -> Result<(), Error> {
+    /// All or nothing: a configuration that is faulty or does not fit changes nothing, and is no news.
+    fn read_configuration_again(&mut self) -> Result<Option<News>, Error> {
         let reloaded = self.sound_overrides().and_then(|overrides| {
             let (config, layout) = self.prepare(&overrides)?;
             Ok((config, layout, overrides))
@@ -67,11 +71,11 @@ impl Daemon {
                 for fault in error.to_string().lines() {
                     tracing::error!("the configuration stays as it was: {fault}");
                 }
-                return Ok(());
+                return Ok(None);
             }
             Err(error) => {
                 tracing::error!("the configuration stays as it was: {}", with_causes(&error));
-                return Ok(());
+                return Ok(None);
             }
         };
         let tenants = config.tenants.len();
@@ -84,8 +88,7 @@ impl Daemon {
             tracing::warn!("{later}");
         }
         self.changes.overrides.send_replace(overrides);
-        tracing::info!(generation = self.maps.generation(), tenants, services, "configuration read again");
-        Ok(())
+        Ok(Some(News::ReadAgain { generation: self.maps.generation(), tenants, services }))
     }
 
     /// Those overrides whose section the file still has.

@@ -208,6 +208,7 @@ impl Daemon {
             hot_keys,
             verdicts,
             reload: false,
+            settling: None,
             draining: None,
             local: BTreeSet::new(),
             watch,

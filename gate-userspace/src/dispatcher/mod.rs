@@ -55,6 +55,7 @@ mod hot_cache;
 mod hot_restart;
 mod http;
 mod identity;
+mod in_force;
 mod intercepted;
 mod joined;
 mod learned_reads;
@@ -283,7 +284,14 @@ impl Dispatcher {
             }
             policy.follow(backend, &metrics.types)?;
         }
+        self.shared.iter().for_each(|service| service.settings.in_force.changed());
         Ok(())
+    }
+
+    /// True if each thread judges by what was put in force last.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        self.shared.iter().all(|service| service.settings.in_force.is_everywhere())
     }
 
     /// The numbers of tenants that are gone, which a connection or a request may still refer to.

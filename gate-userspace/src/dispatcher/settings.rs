@@ -9,6 +9,7 @@ use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
+use super::in_force::InForce;
 use super::local_addrs::LocalAddrs;
 use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
@@ -179,6 +180,8 @@ pub(crate) struct Settings {
     pub(crate) parallelism: Option<config::Parallelism>,
     /// The number of threads that serve it.
     pub(crate) threads: usize,
+    /// How far the threads have followed changes.
+    pub(crate) in_force: Arc<InForce>,
     /// The settings that may change while it runs.
     pub(crate) limits: watch::Receiver<Limits>,
     /// The classification of requests.
@@ -232,6 +235,7 @@ impl Settings {
                     origin_tls,
                     parallelism: backend.admission.as_ref().map(|admission| admission.parallelism),
                     threads,
+                    in_force: Arc::new(InForce::new(threads)),
                     tenants: tenants.clone(),
                     local_addrs: local_addrs.clone(),
                     service,

@@ -11,7 +11,7 @@ use super::source::{code, sources, workspace};
 const ROOT: &str = "gate-userspace/src";
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 207] = [
+const ORDER: [&str; 208] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -156,6 +156,7 @@ const ORDER: [&str; 207] = [
     "limit_refusals.rs",
     "member_counts.rs",
     "settings.rs",
+    "in_force.rs",
     "query_types.rs",
     "local_addrs.rs",
     "tls/mod.rs",

@@ -26,6 +26,7 @@ use crate::dispatcher::clients::memory_budget::{ClientMemory, MemoryLimits};
 use crate::dispatcher::clients::proxy_header::PendingHeaders;
 use crate::dispatcher::clients::refusal_pace::RefusalPace;
 use crate::dispatcher::clients::slots::Slots;
+use crate::dispatcher::in_force::Follower;
 use crate::dispatcher::metrics::verdicts::VerdictSampler;
 use crate::dispatcher::metrics::{ServiceMetrics, WorkerMetrics};
 use crate::dispatcher::query_types::QueryTypeTable;
@@ -83,6 +84,8 @@ pub(crate) struct HttpService {
     pub(super) websockets: RefCell<Vec<Weak<WebSocketState>>>,
     pub(super) http1: http1::Builder,
     pub(super) http2: http2::Builder<LocalExecutor>,
+    /// How far this thread has followed changes.
+    pub(super) follower: Follower,
     /// True in the thread that acts for all.
     pub(super) is_first: bool,
 }
@@ -148,6 +151,7 @@ impl HttpService {
             websockets: RefCell::default(),
             http1: http1_server(),
             http2: http2_server(http.is_some_and(|http| http.websocket)),
+            follower: Follower::new(Arc::clone(&settings.in_force), number),
             is_first: number == 0,
             settings,
         })

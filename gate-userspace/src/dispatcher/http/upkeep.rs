@@ -117,12 +117,14 @@ impl HttpService {
     /// The work of every tick.
     fn tick(&self, now: Nanos) {
         self.admission.tick(self.is_first, now);
+        let change = self.follower.last();
         let limits = *self.settings.limits.borrow();
         let before = self.limits.replace(limits);
         self.admission.set_limits(&limits, &before);
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
         self.memory.set_limits(MemoryLimits::of(&limits, self.tenants.borrow().are_several()));
+        self.follower.has_taken_over(change);
         self.connections.borrow_mut().retain(|connection| connection.strong_count() > 0);
         self.connections().for_each(|connection| connection.check_timeout(&limits, now));
         self.websockets.borrow_mut().retain(|websocket| websocket.strong_count() > 0);

@@ -28,11 +28,13 @@ impl<W: Wire> Service<W> {
     /// The work of every tick.
     pub(crate) fn tick(&self, now: Nanos) {
         self.admission.tick(self.is_first, now);
+        let change = self.follower.last();
         self.refresh_limits();
         *self.types.borrow_mut() = self.settings.types.borrow().clone();
         self.refresh_tenants();
         self.memory.set_limits(MemoryLimits::of(&self.limits.get(), self.tenants.borrow().are_several()));
         self.local_addrs.borrow_mut().clone_from(&self.settings.local_addrs.borrow());
+        self.follower.has_taken_over(change);
     }
 
     /// Takes over what has changed about tenants. A client may be another's from now on, or nobody's.

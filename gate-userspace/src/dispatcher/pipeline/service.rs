@@ -19,6 +19,7 @@ use crate::dispatcher::clients::proxy_header::PendingHeaders;
 use crate::dispatcher::clients::refusal_pace::RefusalPace;
 use crate::dispatcher::clients::slots::{DatagramSlots, Slot, Slots, TenantSlots};
 use crate::dispatcher::hot_cache::HotCache;
+use crate::dispatcher::in_force::Follower;
 use crate::dispatcher::local_addrs::LocalAddrs;
 use crate::dispatcher::metrics::verdicts::VerdictSampler;
 use crate::dispatcher::metrics::{OwnStats, ServiceMetrics, WorkerMetrics};
@@ -115,6 +116,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) turns: Turns,
     /// The dedicated connections of each tenant's clients.
     pub(crate) dedicated_slots: Arc<Slots>,
+    /// How far this thread has followed changes.
+    pub(crate) follower: Follower,
     /// True in the thread that acts for all.
     pub(crate) is_first: bool,
 }
@@ -164,6 +167,7 @@ impl<W: Wire> Service<W> {
         let senders = RefCell::new(Senders::new(datagrams));
         let limits = *settings.limits.borrow();
         let tenants = settings.tenants.borrow().clone();
+        let follower = Follower::new(Arc::clone(&settings.in_force), number);
         let types = RefCell::new(settings.types.borrow().clone());
         let local_addrs = RefCell::new(settings.local_addrs.borrow().clone());
         let shared_metrics = service_metrics.clone();
@@ -210,6 +214,7 @@ impl<W: Wire> Service<W> {
             dedicated_slots,
             senders,
             in_cluster: Cell::new(false),
+            follower,
             is_first: number == 0,
         })
     }

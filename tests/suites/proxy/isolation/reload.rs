@@ -15,8 +15,10 @@ fn tenant(name: &str, rest: &str) -> String {
     format!("[[tenant]]\nname = \"{name}\"\nquota = \"unlimited\"\n{rest}\n")
 }
 
+const SOURCE: &str = "sources = [\"127.0.0.5\"]";
+
 fn tenants() -> String {
-    tenant("first", "sources = [\"127.0.0.5\"]") + &tenant("other", "sources = [\"127.0.0.6\"]")
+    tenant("first", SOURCE) + &tenant("other", "sources = [\"127.0.0.6\"]")
 }
 
 fn ask(client: &mut TcpStream) -> Result<Vec<u8>> {
@@ -36,6 +38,40 @@ fn passed(gate: &Listening, name: &str) -> Result<u64> {
     gate.json(&["tenants", name])?["tenants"][0]["passed"].as_u64().context("no such tenant")
 }
 
+/// Changes whether a gate denies `DBSIZE` to the tenant `first`.
+type Deny = fn(&mut Listening, bool) -> Result<()>;
+
+fn by_file(gate: &mut Listening, deny: bool) -> Result<()> {
+    let denying = format!("{SOURCE}\ndeny = \"DBSIZE\"");
+    let (from, to) = if deny { (SOURCE, &*denying) } else { (&*denying, SOURCE) };
+    reload(gate, |text| text.replace(from, to))
+}
+
+fn by_order(gate: &mut Listening, deny: bool) -> Result<()> {
+    let order = if deny { ["tenant.first.deny", "DBSIZE"] } else { ["--unset", "tenant.first.deny"] };
+    gate.json(&["set", order[0], order[1]]).map(drop)
+}
+
+#[test]
+fn a_change_that_gate_says_is_made_is_in_force_in_every_thread() -> Result<()> {
+    let store = Listening::redis()?;
+    let mut gate = Listening::gate_with("threads = \"4\"", "resp", store.address, "", &tenants())?;
+    let mut clients = (0..16).map(|_| gate.connect_from(FIRST)).collect::<Result<Vec<_>>>()?;
+    for (change, way) in [(by_file as Deny, "file"), (by_order, "order")] {
+        for round in 0..10 {
+            let deny = round % 2 == 0;
+            change(&mut gate, deny)?;
+            for client in &mut clients {
+                client.write_all(b"DBSIZE\r\n")?;
+                let said = String::from_utf8(read_until(client, b"\r\n")?)?;
+                let expected = if deny { "-DENIED" } else { ":" };
+                ensure!(said.starts_with(expected), "by {way}, {round}: {said}");
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn clients_of_a_removed_tenant_never_become_the_next_ones() -> Result<()> {
     let store = Listening::memcached()?;
@@ -43,7 +79,7 @@ fn clients_of_a_removed_tenant_never_become_the_next_ones() -> Result<()> {
         Listening::gate_with("tick = \"10ms\"\nthreads = \"1\"", "memcached", store.address, "", &tenants())?;
     let mut client = gate.connect_from(FIRST)?;
     ensure!(ask(&mut client)? == b"END\r\n");
-    reload(&mut gate, |text| text.replace(&tenant("first", "sources = [\"127.0.0.5\"]"), ""))?;
+    reload(&mut gate, |text| text.replace(&tenant("first", SOURCE), ""))?;
     wait_until("it is still served", || Ok(ask(&mut client)?.ends_with(b"reason=unknown-source\r\n")))?;
     // Whoever comes next has its own number, and pays for its own requests.
     reload(&mut gate, |text| text.to_owned() + &tenant("next", "sources = [\"127.0.0.7\"]"))?;
@@ -62,7 +98,7 @@ fn a_source_that_becomes_anothers_takes_its_clients_along() -> Result<()> {
     let mut stays = gate.connect_from(OTHER)?;
     ensure!(ask(&mut client)? == b"END\r\n" && ask(&mut stays)? == b"END\r\n");
     let second = tenant("second", "sources = [\"127.0.0.5\"]\nmax_connections = \"1\"");
-    reload(&mut gate, |text| text.replace(&tenant("first", "sources = [\"127.0.0.5\"]"), &second))?;
+    reload(&mut gate, |text| text.replace(&tenant("first", SOURCE), &second))?;
     wait_until("it is charged to nobody", || {
         ensure!(ask(&mut client)?.ends_with(b"\r\n"));
         Ok(passed(&gate, "second")? > 0)
@@ -85,7 +121,7 @@ fn a_client_of_a_removed_tenant_goes_to_the_default() -> Result<()> {
     let mut gate = Listening::gate_with("tick = \"10ms\"", "memcached", store.address, service, &tenants())?;
     let mut client = gate.connect_from(FIRST)?;
     ensure!(ask(&mut client)? == b"END\r\n");
-    reload(&mut gate, |text| text.replace(&tenant("first", "sources = [\"127.0.0.5\"]"), ""))?;
+    reload(&mut gate, |text| text.replace(&tenant("first", SOURCE), ""))?;
     wait_until("it is not charged to the default", || {
         ask(&mut client)?;
         Ok(passed(&gate, "other")? > 0)
