@@ -18,12 +18,12 @@ use gate_userspace::kernel::Maps;
 /// Far above what a busy machine makes of an answer that is given at once, and below [`FLOOR`] nothing counts.
 const SLOW: Duration = Duration::from_millis(60);
 const FLOOR: &str = "floor = \"20ms\"";
-/// Short, so that the tests need not wait for minutes.
-const WINDOWS: &str = "short = \"500ms\", long = \"2s\", learn_after = \"3s\"";
-/// Datagrams that pass until what is usual is known.
-const ENOUGH: u64 = 900;
-/// Errors to each tenant until that is known: of a second at least, which is half of the long window and twice the short one. With fewer
-/// of them the first slow answers would be more than 5 % of both windows at once, and count as usual.
+/// Short, so that the tests need not wait for minutes; but the long window has all that was before.
+const WINDOWS: &str = "short = \"500ms\", long = \"20s\", learn_after = \"3s\"";
+/// Datagrams that pass until what is usual is known. They take 8 s, so that a tick sees the first slow answers long before those are 5 % of
+/// the long window and count as usual.
+const ENOUGH: u64 = 2_000;
+/// Errors to each tenant until that is known: of a second at least, in which there are thirty times as many as slow answers.
 const ENOUGH_ERRORS: u64 = 2_000;
 
 /// A store that says what the test wants, as fast as it wants.
