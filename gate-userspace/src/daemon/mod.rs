@@ -71,7 +71,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     daemon.announce();
     daemon.log_summary();
     let outcome = daemon.serve(&mut signals).await;
-    daemon.tell();
+    daemon.settling.tell(&daemon.service_manager);
     let maps = Arc::clone(&daemon.maps);
     let leave_in_place = matches!(outcome, Ok(Stop::HandOver) | Err(Error::Lost(_) | Error::NotIntercepting));
     let pins = daemon.attached.as_ref().map(|attached| attached.pins.clone());

@@ -55,7 +55,7 @@ pub(super) struct Daemon {
     pub(super) verdicts: Verdicts,
     pub(super) reload: bool,
     /// The last change, while threads have yet to take it over.
-    pub(super) settling: Option<Settling>,
+    pub(super) settling: Settling,
     pub(super) draining: Option<Draining>,
     /// This machine's addresses, as the layout in force knows them.
     pub(super) local: BTreeSet<IpAddr>,
@@ -129,8 +129,10 @@ impl Daemon {
 
     fn on_tick(&mut self) -> Result<(), Error> {
         let started = clock::monotonic();
-        if self.settle() && !self.ticker.stabilising() {
+        if self.settling.look(self.dispatcher.as_ref(), &self.service_manager) && !self.ticker.stabilising() {
             self.change()?;
+            // Where there are no threads it is settled.
+            self.settling.look(self.dispatcher.as_ref(), &self.service_manager);
         }
         let now = now(&self.maps);
         let services = self.watch.tick(now, |service| self.ticker.is_overloaded(service));

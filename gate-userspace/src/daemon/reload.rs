@@ -29,7 +29,7 @@ impl Daemon {
         if std::mem::take(&mut self.reload) {
             self.service_manager.reloading();
             match self.read_configuration_again()? {
-                Some(news) => self.tell_once_settled(news),
+                Some(news) => self.settling.begin(news),
                 None => self.service_manager.ready(),
             }
             return Ok(());
@@ -46,7 +46,7 @@ impl Daemon {
                 for Changed { key, from, to } in &done.changed {
                     tracing::info!(key, from, to, uid = peer.uid, pid = peer.pid, saved = order.save, "set");
                 }
-                self.tell_once_settled(News::CarriedOut(answer, done));
+                self.settling.begin(News::CarriedOut(answer, done));
             }
             // Whoever asked may have left.
             done => drop(answer.send(done)),

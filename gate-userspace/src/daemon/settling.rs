@@ -3,18 +3,23 @@
 use gate_common::units::Nanos;
 use tokio::sync::oneshot;
 
-use super::process::Daemon;
+use super::service_manager::ServiceManager;
 use crate::admin::change::Done;
 use crate::clock;
 use crate::dispatcher::Dispatcher;
 
-/// A change that threads have yet to take over.
+/// The last change, while threads have yet to take it over.
+#[derive(Default)]
 pub(super) struct Settling {
+    change: Option<Change>,
+}
+
+struct Change {
     since: Nanos,
     news: News,
 }
 
-/// What is told, and to whom.
+/// The news of a change, and whom they are for.
 pub(super) enum News {
     /// The file has been read again: its generation, and what it has.
     ReadAgain { generation: u64, tenants: usize, services: usize },
@@ -22,31 +27,30 @@ pub(super) enum News {
     CarriedOut(oneshot::Sender<Result<Done, String>>, Done),
 }
 
-impl Daemon {
-    /// Tells of a change once all threads have taken it over.
-    pub(super) fn tell_once_settled(&mut self, news: News) {
-        self.settling = Some(Settling { since: clock::monotonic(), news });
-        self.settle();
+impl Settling {
+    /// A change is made, of which these are the news. None is under way.
+    pub(super) fn begin(&mut self, news: News) {
+        self.change = Some(Change { since: clock::monotonic(), news });
     }
 
-    /// Looks whether the last change has been taken over. Returns true if nothing is under way.
-    pub(super) fn settle(&mut self) -> bool {
-        let Some(settling) = &self.settling else { return true };
-        if self.dispatcher.as_ref().is_none_or(Dispatcher::is_followed) {
-            self.tell();
-        } else if clock::monotonic().saturating_sub(settling.since) > AT_MOST {
+    /// Tells of the change if all threads have taken it over. Returns true if none is under way.
+    pub(super) fn look(&mut self, dispatcher: Option<&Dispatcher>, manager: &ServiceManager) -> bool {
+        let Some(Change { since, .. }) = self.change else { return true };
+        if dispatcher.is_none_or(Dispatcher::is_followed) {
+            self.tell(manager);
+        } else if clock::monotonic().saturating_sub(since) > AT_MOST {
             tracing::warn!("a thread of the dispatcher stands still, and has not taken over the last change");
-            self.tell();
+            self.tell(manager);
         }
-        self.settling.is_none()
+        self.change.is_none()
     }
 
-    /// Tells of the last change, settled or not.
-    pub(super) fn tell(&mut self) {
-        match self.settling.take().map(|settling| settling.news) {
+    /// Tells of the change, settled or not.
+    pub(super) fn tell(&mut self, manager: &ServiceManager) {
+        match self.change.take().map(|change| change.news) {
             Some(News::ReadAgain { generation, tenants, services }) => {
                 tracing::info!(generation, tenants, services, "configuration read again");
-                self.service_manager.ready();
+                manager.ready();
             }
             // Whoever asked may have left.
             Some(News::CarriedOut(answer, done)) => drop(answer.send(Ok(done))),

@@ -15,6 +15,7 @@ use super::service_manager::ServiceManager;
 use super::settings::{
     fit_descriptors, hot_key_limits, hot_per_sec, measures_answers, now, prober, rules, sizes, syn_cookies,
 };
+use super::settling::Settling;
 use super::trace;
 use super::{admin, fleet, intercept, interfaces, local};
 use crate::bypass;
@@ -208,7 +209,7 @@ impl Daemon {
             hot_keys,
             verdicts,
             reload: false,
-            settling: None,
+            settling: Settling::default(),
             draining: None,
             local: BTreeSet::new(),
             watch,

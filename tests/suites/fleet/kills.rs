@@ -90,7 +90,8 @@ impl Readings {
             let (to, after) = self.counts.iter().find(|(to, _)| *to - *from >= span)?;
             let stalls = self.stalls.iter().filter(|(until, _)| *until + EVERY > *from && until < to);
             let stood_still: f64 = stalls.map(|(_, late)| late.as_secs_f64()).sum();
-            let (count, seconds) = ((after - before) as f64, (*to - *from).as_secs_f64());
+            let count = (after - before) as f64;
+            let seconds = (*to - *from).as_secs_f64();
             Some([count / (seconds - stood_still), (count - LIMIT * stood_still) / seconds])
         });
         rates.reduce(|[least, most], [slow, fast]| [least.min(slow), most.max(fast)])

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result, ensure};
 const PROTOS: [(&str, &str, bool); 4] = [
     ("gate-userspace/src/envoy/wire/rlqs/rlqs.proto", "envoy.service.rate_limit_quota.v3", true),
     ("gate-userspace/src/envoy/wire/rls/rls.proto", "envoy.service.ratelimit.v3", true),
-    ("gate-userspace/src/fleet/etcd/api/etcd.proto", "etcdserverpb", false),
-    ("gate-userspace/src/fleet/wire/quota.proto", "gate.quota.v1", true),
+    ("gate-userspace/fleet/src/etcd/api/etcd.proto", "etcdserverpb", false),
+    ("gate-userspace/fleet/src/wire/quota.proto", "gate.quota.v1", true),
 ];
 
 #[test]

@@ -13,8 +13,8 @@ const TESTS: (&[&str], usize, usize) = (&["tests/benches", "tests/suites", "test
 
 /// Longer files and functions, each with its lines. Tables of rows.
 const LONGER: [(&str, &str, usize); 7] = [
-    ("gate-userspace/src/config/tests/broken/service.rs", "", 600),
-    ("gate-userspace/src/config/tests/broken/tenant.rs", "", 500),
+    ("gate-userspace/config/src/tests/broken/service.rs", "", 600),
+    ("gate-userspace/config/src/tests/broken/tenant.rs", "", 500),
     ("gate-userspace/protocol/src/resp/tests/requests.rs", "", 500),
     ("tests/suites/fixtures/headers.rs", "v6", 100),
     ("tests/suites/proxy/own_keys.rs", "no_request_of_memcached_touches_a_key_of_another", 85),

@@ -1,0 +1,7 @@
+//! The machine, as gate sees it: its clock, and its errors in words.
+//!
+//! - [`clock`]: the only reader of the clock and of entropy.
+//! - [`system_error`]: errors of the system in words, with a remedy.
+
+pub mod clock;
+pub mod system_error;
