@@ -229,7 +229,7 @@ fn an_owner_that_starts_anew_is_told_the_debt() {
 #[test]
 fn what_does_not_hold_together_changes_nothing() {
     let mut owner = Owner::new();
-    let introductions = vec![Introduction { name: "acme".to_owned(), full_in_us: 0 }];
+    let introductions = vec![Introduction { name: "acme".to_owned(), ..Introduction::default() }];
     let report = |number, handles: &[u32], charged: &[u64]| Report {
         number,
         handles: handles.to_vec(),
@@ -240,7 +240,7 @@ fn what_does_not_hold_together_changes_nothing() {
     };
     owner.take(at(0), &report(1, &[0], &[7])).unwrap();
     let nameless = Report {
-        introductions: vec![Introduction { name: "a b/=".to_owned(), full_in_us: 0 }],
+        introductions: vec![Introduction { name: "a b/=".to_owned(), ..Introduction::default() }],
         ..report(2, &[0], &[7])
     };
     for (wrong, fault) in [

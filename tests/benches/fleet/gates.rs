@@ -123,7 +123,11 @@ impl Gate {
         self.number += 1;
         let is_first = self.number == 1;
         let names = if is_first { self.names } else { 0 };
-        let introduce = |name| Introduction { name: format!("shop/user={name:07}"), full_in_us: 0 };
+        let introduce = |name| Introduction {
+            name: format!("shop/user={name:07}"),
+            full_in_us: 0,
+            ..Introduction::default()
+        };
         // Each handle as its distance from the last one.
         let mut handles = vec![1; self.names];
         handles[0] = 0;

@@ -26,7 +26,8 @@ pub(crate) fn hello(gate: &str) -> Hello {
 
 /// A first report, of one charge under a new name, in thousandths of a request unit.
 pub(crate) fn first(name: &str, charged: u64) -> Report {
-    let introductions = vec![Introduction { name: name.to_owned(), full_in_us: 0 }];
+    let introductions =
+        vec![Introduction { name: name.to_owned(), full_in_us: 0, ..Introduction::default() }];
     Report { introductions, ..next(1, 0, charged) }
 }
 

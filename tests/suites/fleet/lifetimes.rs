@@ -62,7 +62,7 @@ fn the_names_of_a_gate_that_has_left_make_room() -> Result<()> {
     const NAMES: usize = 4_000;
     let of_users = "[[limit]]\nname = \"shop/user=*\"\nquota = \"100 RU/s\"\n";
     let owner = Owner::start_with(address(), "memory = \"1MiB\"\n", of_users)?;
-    let name = |text: String| Introduction { name: text, full_in_us: 0 };
+    let name = |text: String| Introduction { name: text, full_in_us: 0, ..Introduction::default() };
     let mut pod = BareGate::connect(owner.address, hello("pod-1"))??;
     pod.exchange(Report {
         introductions: (0..NAMES).map(|user| name(format!("shop/user={user}"))).collect(),

@@ -18,7 +18,8 @@ const OF_USERS: &str = "[[limit]]\nname = \"shop/user=*\"\nquota = \"10 RU/s\"\n
 
 /// Reports that end a stream, one after the other, and what is said to the last one.
 fn faulty() -> Vec<(Vec<Report>, &'static str)> {
-    let introduction = |name: &str| Introduction { name: name.to_owned(), full_in_us: 0 };
+    let introduction =
+        |name: &str| Introduction { name: name.to_owned(), full_in_us: 0, ..Introduction::default() };
     vec![
         (vec![next(0, 0, 0)], "report 0 follows report 0"),
         (vec![next(2, 0, 0)], "report 2 follows report 0"),
@@ -76,7 +77,8 @@ fn counts_at_the_ends_of_their_range_cost_that_limit_alone() -> Result<()> {
         unit: u64::MAX,
         ..next(number, 0, u64::MAX)
     };
-    let introductions = vec![Introduction { name: "acme".to_owned(), full_in_us: u64::MAX }];
+    let introductions =
+        vec![Introduction { name: "acme".to_owned(), full_in_us: u64::MAX, ..Introduction::default() }];
     let mut answer = gate.exchange(Report { introductions, ..most(1) })??;
     for number in 2..6 {
         answer = gate.exchange(most(number))??;
@@ -148,7 +150,11 @@ fn an_owner_outlives_gates_that_leave_while_it_answers() -> Result<()> {
     // A long answer, which is written in pieces.
     let mut handles = vec![1; ENTRIES];
     handles[0] = 0;
-    let name = |place| Introduction { name: format!("globex/user={place}"), full_in_us: 0 };
+    let name = |place| Introduction {
+        name: format!("globex/user={place}"),
+        full_in_us: 0,
+        ..Introduction::default()
+    };
     let introductions = (0..ENTRIES).map(name).collect();
     let counts = vec![0; ENTRIES];
     let report = Report { introductions, handles, charged: counts.clone(), refused: counts, ..next(1, 0, 0) };
@@ -169,7 +175,8 @@ fn an_owner_outlives_gates_that_leave_while_it_answers() -> Result<()> {
 
 /// The first report of so many names of users, each of which has used this much.
 fn users(count: usize, charged: u64) -> Report {
-    let name = |place| Introduction { name: format!("shop/user={place}"), full_in_us: 0 };
+    let name =
+        |place| Introduction { name: format!("shop/user={place}"), full_in_us: 0, ..Introduction::default() };
     let mut handles = vec![1; count];
     handles[0] = 0;
     Report {
@@ -201,7 +208,11 @@ fn names_beyond_an_owners_memory_count_nowhere_else() -> Result<()> {
     ensure!(neighbour.exchange(next(2, 0, 1_000))??.per_sec.is_empty());
     ensure!(owner.account("globex")?.context("no account")?["charged_ru"] == 2.0);
     let unknown = neighbour.exchange(Report {
-        introductions: vec![Introduction { name: "initech".to_owned(), full_in_us: u64::MAX }],
+        introductions: vec![Introduction {
+            name: "initech".to_owned(),
+            full_in_us: u64::MAX,
+            ..Introduction::default()
+        }],
         ..next(3, 1, u64::MAX)
     })??;
     ensure!(unknown.per_sec.is_empty() && unknown.limits[0].per_sec == 0, "{unknown:?}");

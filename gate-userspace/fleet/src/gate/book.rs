@@ -22,7 +22,7 @@ use gate_common::units::{MilliRu, Nanos};
 use super::debt::Debt;
 use super::grant::Grant;
 use super::link::{Entry, Handover, Link, Unfit};
-use crate::wire::{Answer, Introduction, Limit, MOST_ENTRIES, Report, Welcome, decoded, value};
+use crate::wire::{Answer, Limit, MOST_ENTRIES, Report, Welcome, decoded, value};
 use gate_limits::Name;
 use gate_policy::fleet_share::{LONGEST_DEBT, reject_until};
 use gate_policy::rate::Rate;
@@ -392,8 +392,7 @@ impl Book {
         Some(link.report(now, self.revision, entries, |place, handle| {
             let line = &mut lines[place as usize];
             line.handle = Some(handle);
-            let full_in_us = line.debt.full_in(now).0 / 1_000;
-            Introduction { name: line.name.as_str().to_owned(), full_in_us }
+            line.debt.introduction(&line.name, now)
         }))
     }
 

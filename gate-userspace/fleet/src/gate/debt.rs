@@ -1,6 +1,9 @@
 //! The debt of a limit, as its owner last said: the time until its bucket is full.
 
 use gate_common::units::Nanos;
+use gate_limits::Name;
+
+use crate::wire::Introduction;
 
 /// The debt of a bucket. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,19 @@ impl Debt {
             Self::Until(full_at) => full_at.saturating_sub(now),
             Self::InWindow { owed, ends } if now < ends => owed,
             Self::InWindow { .. } => Nanos::ZERO,
+        }
+    }
+
+    /// The introduction of a name of which this is owed, to an owner that may not know it.
+    pub(super) fn introduction(self, name: &Name, now: Nanos) -> Introduction {
+        let window_left = match self {
+            Self::Until(_) => Nanos::ZERO,
+            Self::InWindow { ends, .. } => ends.saturating_sub(now),
+        };
+        Introduction {
+            name: name.as_str().to_owned(),
+            full_in_us: self.full_in(now).0 / 1_000,
+            window_left_us: window_left.0.div_ceil(1_000),
         }
     }
 
@@ -66,12 +82,19 @@ mod tests {
         assert_eq!(debt.full_in(Nanos(later.0 - 1)), Nanos::from_secs(50));
         assert_eq!(debt.full_in(later), Nanos::ZERO);
         assert!(debt.is_of_window_before(later) && !debt.is_of_window_before(now));
+        let said = |debt: Debt, now| {
+            let Introduction { full_in_us, window_left_us, .. } =
+                debt.introduction(&Name::parse("acme").unwrap(), now);
+            (full_in_us / 1_000_000, window_left_us / 1_000_000)
+        };
+        assert_eq!((said(debt, now), said(debt, later)), ((50, 3_600), (0, 0)));
         let more = debt.with(Nanos::from_secs(9), now);
         assert_eq!(more.full_in(now), Nanos::from_secs(59));
         assert_eq!(debt.or_larger(more, now), more);
         assert_eq!(more.or_larger(debt, now), more);
         let evenly = Debt::of(now, Nanos::from_secs(50), Nanos::ZERO);
         assert_eq!(evenly.full_in(Nanos::from_secs(149)), Nanos::from_secs(1));
+        assert_eq!(said(evenly, now), (50, 0));
         assert_eq!(evenly.with(Nanos::from_secs(9), later).full_in(later), Nanos::from_secs(9));
     }
 }

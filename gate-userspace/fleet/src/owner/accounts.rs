@@ -195,6 +195,19 @@ impl State {
         self.window.as_ref().map_or(Nanos::ZERO, |window| window.ends.saturating_sub(now).max(Nanos(1)))
     }
 
+    /// Takes over a debt that a gate knows of from another owner; `window_left` is the time until the window ends that it is of, zero of none.
+    /// One of another window than the present is over, or nobody's yet.
+    pub fn take_over_debt(&mut self, now: Nanos, full_in: Nanos, window_left: Nanos) {
+        let is_present = window_left == Nanos::ZERO
+            || self.limits.and_then(|limits| limits.window).is_some_and(|period| {
+                // The same end, but for what clocks differ and a report takes.
+                self.window_left(now).0.abs_diff(window_left.0) < period.length().0 / 2
+            });
+        if is_present {
+            self.shares.add_debt(now, full_in);
+        }
+    }
+
     /// Fills the bucket. Returns what was in it, below zero in debt.
     pub fn reset(&mut self, now: Nanos) -> i64 {
         let left = self.shares.left(now);

@@ -110,7 +110,7 @@ impl Gate {
         let honest = [self.charged, self.refused, 0, TICK.0 / 1_000];
         let [charged, refused, returned, within_us] = self.lie.take().unwrap_or(honest);
         (self.charged, self.refused) = (0, 0);
-        let introductions = vec![Introduction { name: "acme".to_owned(), full_in_us: 0 }];
+        let introductions = vec![Introduction { name: "acme".to_owned(), ..Introduction::default() }];
         Report {
             number: self.number,
             within_us,

@@ -272,8 +272,9 @@ impl Session {
         for (name, introduction) in names.iter().zip(introductions) {
             let handle = self.find(accounts, now, name);
             if let Handle::Account(account) = &handle {
-                let full_in = Nanos::from_micros(introduction.full_in_us);
-                account.lock_at(now, accounts.wall()).shares.add_debt(now, full_in);
+                let [full_in, window_left] =
+                    [introduction.full_in_us, introduction.window_left_us].map(Nanos::from_micros);
+                account.lock_at(now, accounts.wall()).take_over_debt(now, full_in, window_left);
             }
             self.handles.push(handle);
         }

@@ -133,6 +133,27 @@ fn what_was_given_out_is_no_debt_of_the_next_window() {
     assert_eq!(left(&fleet, 2 * MINUTE + 10), 100_000);
 }
 
+#[test]
+fn a_debt_of_another_window_than_the_owners_is_none() {
+    for (millis, window_left, owed) in [
+        (MINUTE + 10_000, 50_000, 30),
+        // Clocks differ by a second.
+        (MINUTE + 10, 58_990, 30),
+        // A report was made 40 ms before the window ended, and took 50 ms.
+        (MINUTE + 10, 40, 0),
+        // The gate's window has begun, and the owner's has not.
+        (2 * MINUTE - 10, 59_995, 0),
+        // The gate does not say.
+        (MINUTE + 10, 0, 30),
+    ] {
+        let owner = owner(100);
+        let account = owner.accounts.account(at(millis), &name("shop/user=alice")).unwrap();
+        let mut state = account.lock_at(at(millis), WALL);
+        state.take_over_debt(at(millis), Nanos::from_secs(30), Nanos::from_millis(window_left));
+        assert_eq!(state.shares.left(at(millis)), (100 - owed) * 1_000, "{millis} {window_left}");
+    }
+}
+
 /// Requests a day, by an owner of the tenant `acme`.
 fn owner_of_a_day(count: u64) -> Owner {
     let calendar = Arc::new(Calendar::new(Period::Day, Calendar::zone("UTC").unwrap()));

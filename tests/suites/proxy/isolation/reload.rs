@@ -39,7 +39,7 @@ fn passed(gate: &Listening, name: &str) -> Result<u64> {
 }
 
 #[test]
-fn what_is_read_again_is_in_force_in_every_thread_once_gate_says_so() -> Result<()> {
+fn what_gate_says_is_read_again_is_in_force_in_every_thread() -> Result<()> {
     let store = Listening::redis()?;
     let mut gate = Listening::gate_with("threads = \"4\"", "resp", store.address, "", &tenants())?;
     let mut clients = (0..16).map(|_| gate.connect_from(FIRST)).collect::<Result<Vec<_>>>()?;
