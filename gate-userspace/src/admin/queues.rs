@@ -12,7 +12,7 @@ use super::change::{Override, by_section};
 use super::in_passing::InPassing;
 use super::observer::{Observer, ServiceReading};
 use super::price::Price;
-use super::store::Store;
+use super::store::{Node, Store};
 use crate::config::{Backend, Config, Protocol, Settle};
 use crate::control::board::ServiceReport;
 use crate::dispatcher::{self, Counts, Event, ReadPriceSums, ServiceMetrics, Timing};
@@ -64,6 +64,9 @@ pub struct Service {
     /// Its store and its clients.
     #[serde(default)]
     pub store: Option<Store>,
+    /// Each of its stores, if they are several.
+    #[serde(default)]
+    pub nodes: Vec<Node>,
     /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs; nothing while there is
     /// too little to say.
     pub latency_ratio: Option<f64>,
@@ -202,7 +205,13 @@ impl Queues {
             let report = board.services.iter().find(|report| report.name == metrics.name);
             let overrides = set_of(&metrics.name);
             let store = Some(Store::of(metrics, now));
-            Service { overrides, store, ..Service::new(metrics, report, &config, &after.since(before)) }
+            let nodes = metrics.nodes().into_iter().map(|reading| Node::of(reading, now)).collect();
+            Service {
+                overrides,
+                store,
+                nodes,
+                ..Service::new(metrics, report, &config, &after.since(before))
+            }
         });
         let probed = board.services.iter().filter_map(Probed::of);
         let probed = probed.map(|probed| Probed { overrides: set_of(&probed.name), ..probed });
@@ -262,6 +271,7 @@ impl Service {
         Self {
             name: metrics.name.clone(),
             store: None,
+            nodes: Vec::new(),
             latency_ratio: report.and_then(|report| report.latency_ratio),
             shedding: report.and_then(|report| report.phase).map(str::to_owned),
             price: report.map(|report| Price::of(&report.prices, classes)).unwrap_or_default(),

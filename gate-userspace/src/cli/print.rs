@@ -45,9 +45,14 @@ pub(super) fn price(price: &Price) -> String {
 
 /// The state of a store, and how long it has been so.
 pub(super) fn store(store: Store) -> String {
-    match store.up {
-        Some(true) => format!("up for {}", age(store.for_s)),
-        Some(false) => format!("down for {}", age(store.for_s)),
+    reached(store.up, store.for_s)
+}
+
+/// Reachability, and how many seconds it has been so.
+pub(super) fn reached(up: Option<bool>, for_s: f64) -> String {
+    match up {
+        Some(true) => format!("up for {}", age(for_s)),
+        Some(false) => format!("down for {}", age(for_s)),
         None => "not tried yet".to_owned(),
     }
 }

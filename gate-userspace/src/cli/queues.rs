@@ -1,5 +1,7 @@
 //! `gate queues`: how requests of proxied services fare.
 
+mod nodes;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -23,10 +25,20 @@ use crate::policy::Tier;
 pub(super) struct Args {
     /// Show only this service.
     service: Option<String>,
+    /// Show the parts of services in place of their requests.
+    #[arg(long, value_enum)]
+    by: Option<By>,
     #[command(flatten)]
     listing: Listing,
     #[command(flatten)]
     source: Source,
+}
+
+/// The parts of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// The stores that share its keys.
+    Node,
 }
 
 const EXAMPLES: &str = "\
@@ -35,6 +47,7 @@ Examples:
   gate queues cache          one of them
   gate queues cache --sort together --watch
   gate queues --filter scan
+  gate queues --by node      the stores of pools and clusters, each by itself
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
 Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both
@@ -44,17 +57,20 @@ refusals that were decided when the request was decoded; those behind the store'
 earlier request of the same client cannot be written before it, and are not timed.
 
 Columns to sort by: tier, waiting, delay-ms, expected-ms, price, state of tiers; type, answered, accepted,
-waiting, expected, wait, store, together, objective of types. Times are sorted by their p99. A filter leaves
+waiting, expected, wait, store, together, objective of types; node, state, connections, slots of nodes.
+Times are sorted by their p99. A filter leaves
 the tiers, types and guarded services that have the text, and all of a service whose name has it.
 
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    args.listing.check(&[&TIERS, &TYPES]);
+    let by_node = args.by == Some(By::Node);
+    args.listing.check(if by_node { &[&nodes::NODES] } else { &[&TIERS, &TYPES] });
     if args.source.pins.json {
         print::json(&Versioned::new(read(&args)?))?;
         return Ok(ExitCode::SUCCESS);
     }
+    let shown = if by_node { nodes::shown } else { shown };
     args.listing.show(|| Ok(shown(&read(&args)?, &args.listing)))
 }
 
@@ -162,6 +178,7 @@ fn service(service: &Service, window_s: f64, listing: &Listing) -> Option<String
         let state = print::store(store);
         lines.push(format!("store {state}, {connections} shared connections to it, {clients} clients"));
     }
+    lines.extend(nodes::down(&service.nodes));
     if !service.overrides.is_empty() {
         lines.push(format!("set since the start: {}", print::settings(&service.overrides)));
     }

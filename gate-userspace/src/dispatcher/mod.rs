@@ -95,7 +95,7 @@ pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::read_prices::ReadPriceSums;
 pub use metrics::refusal_latency::RefusalSnapshot;
 pub use metrics::verdicts::{RefusingBucket, VerdictSample};
-pub use metrics::{Event, Reached, ServiceMetrics, WorkerMetrics};
+pub use metrics::{Event, NodePlace, NodeReading, Reached, ServiceMetrics, WorkerMetrics};
 pub use questions::Questions;
 pub use queue::delay::QueueState;
 use settings::{Controls, Settings};

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::cluster::Cluster;
 use super::in_force::InForce;
 use super::local_addrs::LocalAddrs;
+use super::metrics::{NodePlace, NodePlaces};
 use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
@@ -294,6 +295,22 @@ impl Settings {
         let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.address(node));
         let of_pool = || Some(self.backend.pool.as_ref()?.nodes[node.index()].address.clone());
         of_cluster.or_else(of_pool).unwrap_or_else(|| self.backend.address.clone())
+    }
+
+    /// The places of its stores, where they are several.
+    pub(crate) fn node_places(&self) -> NodePlaces {
+        if let Some(cluster) = self.cluster.clone() {
+            return NodePlaces::new(move |number| {
+                let node = NodeId::at(number);
+                let address = cluster.address(node)?.to_string();
+                Some(NodePlace { address, slots: Some(cluster.slots_of(node)) })
+            });
+        }
+        let Some(pool) = self.backend.pool.clone() else { return NodePlaces::default() };
+        NodePlaces::new(move |number| {
+            let address = pool.nodes.get(number)?.address.to_string();
+            Some(NodePlace { address, slots: None })
+        })
     }
 
     /// The store of a key.

@@ -101,7 +101,8 @@ impl SharedService {
             types,
             policy.clone(),
             (permits, Arc::clone(&limits.shares)),
-        );
+        )
+        .with_places(settings.node_places());
         Ok(Self {
             questions: Questions::new(&settings.name),
             metrics,

@@ -16,10 +16,11 @@ use gate_tests::wait::{until, wait_until};
 use gate_userspace::kernel::Maps;
 
 /// Far above what a busy machine makes of an answer that is given at once, and below [`FLOOR`] nothing counts.
-const SLOW: Duration = Duration::from_millis(60);
+const SLOW: Duration = Duration::from_millis(200);
 const FLOOR: &str = "floor = \"20ms\"";
-/// Short, so that the tests need not wait for minutes; but the long window has all that was before.
-const WINDOWS: &str = "short = \"500ms\", long = \"20s\", learn_after = \"3s\"";
+/// Short, so that the tests need not wait for minutes. But the long window has all that was before, and the store is taken for usual
+/// long after a tier is refused, which is a rung a tick.
+const WINDOWS: &str = "short = \"500ms\", long = \"20s\", learn_after = \"10s\"";
 /// Datagrams that pass until what is usual is known. They take 8 s, so that a tick sees the first slow answers long before those are 5 % of
 /// the long window and count as usual.
 const ENOUGH: u64 = 2_000;
@@ -133,7 +134,7 @@ fn of(count: &AtomicU64) -> u64 {
 fn errors_at_once_cost_the_lowest_tier_alone_and_briefly() -> Result<()> {
     static MOOD: AtomicU8 = AtomicU8::new(ERRORS);
     let store = FickleStore::start("127.0.0.1:0", &MOOD)?;
-    let service = format!("parallelism = \"off\"\nshedding = {{ {WINDOWS}, {FLOOR}, min_samples = \"5\" }}");
+    let service = format!("parallelism = \"off\"\nshedding = {{ {WINDOWS}, {FLOOR}, min_samples = \"3\" }}");
     let gate = Listening::gate_with("threads = \"1\"", "memcached", store.address, &service, TENANTS)?;
     let vital = Replies::default();
     let cheap = Replies::default();
@@ -199,7 +200,8 @@ fn a_probe_that_lies_costs_the_lowest_tier_alone_and_briefly() -> Result<()> {
     ensure!(penalties(cheap) == 0, "nonsense at once shed something: {}", probed()?);
 
     store.turn(USUAL);
-    until("the probe says that it is slower", PATIENCE, || penalties(cheap) > 50);
+    wait_until("the probe says that it is slower", || Ok(penalties(cheap) > 50))
+        .with_context(|| probed().map_or_else(|error| error.to_string(), |probed| probed.to_string()))?;
     let before = passed(vital);
     until("the highest tier passes", PATIENCE, || passed(vital) > before + 100);
     let before = passed(cheap);

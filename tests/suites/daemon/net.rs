@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
 
 use gate_tests::net::{self, Net};
 use gate_tests::privilege;
+use gate_tests::wait::PATIENCE;
 
 #[test]
 fn every_client_address_reaches_the_server_and_back() {
@@ -51,6 +51,6 @@ fn dropping_a_network_ends_what_runs_in_it_and_removes_it() {
 
 fn socket(address: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }

@@ -7,12 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::fake_store::counter;
+use gate_tests::http::curl_socket;
 use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::rng::Rng;
 use gate_tests::unix_store::{UnixStore, socket_path};
 use gate_tests::wait::wait_until;
 use gate_userspace::policy::placement::{Node, Placement, Scheme};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use xtask::paths;
 
 mod whole;
@@ -120,6 +122,36 @@ fn a_get_of_many_keys_is_one_reply_in_its_place() -> Result<()> {
         ensure!(rest.starts_with("END\r\nVERSION ") && rest.ends_with(&last), "{}", shown(rest.as_bytes()));
     }
     ensure!(counter(&site.gate, "part-failed")? == 0);
+    Ok(())
+}
+
+#[test]
+fn each_store_of_a_pool_is_shown_by_itself() -> Result<()> {
+    let site = Site::new("", "connections = \"1\"")?;
+    let addresses: Vec<_> = site.stores.iter().map(|store| store.address.to_string()).collect();
+    let states = || -> Result<Vec<(String, Option<bool>)>> {
+        let queues = site.gate.json(&["queues"])?;
+        let nodes = queues["services"][0]["nodes"].as_array().context("no nodes")?;
+        let state = |node: &Value| Some((node["address"].as_str()?.to_owned(), node["up"].as_bool()));
+        nodes.iter().map(|node| state(node).context("no address")).collect()
+    };
+    let with = |up: [bool; 3]| addresses.iter().cloned().zip(up.map(Some)).collect::<Vec<_>>();
+    wait_until("all stores are up", || Ok(states()? == with([true; 3])))?;
+    site.stores[1].signal(Signal::SIGKILL)?;
+    wait_until("one is down", || Ok(states()? == with([true, false, true])))?;
+    let shown =
+        |arguments: &[&str]| Ok::<_, anyhow::Error>(String::from_utf8(site.gate.command(arguments)?.stdout)?);
+    let by_node = shown(&["queues", "--by", "node"])?;
+    for (address, state) in addresses.iter().zip(["up for", "down for", "up for"]) {
+        ensure!(by_node.lines().any(|line| line.contains(address) && line.contains(state)), "{by_node}");
+    }
+    let whole = shown(&["queues"])?;
+    ensure!(whole.contains(&format!("\n1 of 3 nodes is down: {}\n", addresses[1])), "{whole}");
+    let metrics = curl_socket(&site.gate.files()?.1, "/metrics", &[])?.body;
+    for (address, up) in addresses.iter().zip([1, 0, 1]) {
+        let series = format!("gate_store_node_up{{service=\"store\",node=\"{address}\"}} {up}\n");
+        ensure!(metrics.contains(&series), "{series}{metrics}");
+    }
     Ok(())
 }
 

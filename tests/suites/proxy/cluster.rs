@@ -207,6 +207,10 @@ fn clients_see_one_plain_redis_or_one_node_with_all_slots() -> Result<()> {
         refused.starts_with("-ERR unknown subcommand or wrong number of arguments for 'MEET'"),
         "{refused}"
     );
+    let queues = site.gate.json(&["queues"])?;
+    let slots = queues["services"][0]["nodes"].as_array().context("no nodes")?.iter();
+    let slots: Vec<_> = slots.filter_map(|node| node["slots"].as_u64()).collect();
+    ensure!(slots.len() == 3 && slots.iter().sum::<u64>() == 16_384, "{queues}");
     for key in site.keys() {
         client.check(&format!("SET {key} v"), "+OK\r\n")?;
         let said = client.ask(&format!("CLUSTER KEYSLOT {key}"))?;

@@ -41,7 +41,8 @@ fn a_dead_store_is_shown_at_once_and_logged_once() -> Result<()> {
     store.signal(Signal::SIGKILL)?;
     let killed = Instant::now();
     wait_until("the store is not down", || Ok(store_in(&gate)?["up"] == false))?;
-    ensure!(killed.elapsed() < Duration::from_secs(1), "it took {:?}", killed.elapsed());
+    // Gate has more patience with a store that does not answer.
+    ensure!(killed.elapsed() < Duration::from_secs(5), "it took {:?}", killed.elapsed());
     let before = failures(&gate)?;
     wait_until("it has not been tried again and again", || Ok(failures(&gate)? >= before + 12))?;
     ensure!(store_in(&gate)?["connections"] == 0);

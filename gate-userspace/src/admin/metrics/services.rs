@@ -66,6 +66,15 @@ fn stores(encoder: &mut DescriptorEncoder<'_>, services: &[ServiceMetrics], repo
             series.add(&[("service", &service.name)], u32::from(up))?;
         }
     }
+    let mut series = NODE_UP.begin(encoder)?;
+    for service in services {
+        for node in service.nodes() {
+            if let Some(reached) = node.reached {
+                let labels = [("service", service.name.as_str()), ("node", &node.place.address)];
+                series.add(&labels, u32::from(reached.up))?;
+            }
+        }
+    }
     by_service(encoder, STORE_CONNECTIONS, services, |service| Some(service.store_connections()))?;
     by_service(encoder, CONCURRENCY_LIMIT, services, ServiceMetrics::parallelism)?;
     by_service(encoder, CLIENTS, services, |service| Some(service.clients()))
@@ -193,6 +202,8 @@ const PROCESSING: Family =
     Family::histogram("gate_request_processing_seconds", "How long the store took for answered requests.");
 const STORE_UP: Family =
     Family::gauge("gate_store_up", "1 if the store or the probe of a service answers, 0 if not.");
+const NODE_UP: Family =
+    Family::gauge("gate_store_node_up", "1 if one of several stores of a service answers, 0 if not.");
 const STORE_CONNECTIONS: Family =
     Family::gauge("gate_store_connections", "Shared connections to the store of a proxied service.");
 const CONCURRENCY_LIMIT: Family = Family::gauge(

@@ -3,7 +3,7 @@
 //! [`event`]: the events. [`by_type`]: counts by query type. [`latency`]: histograms. [`cost_samples`]: measured costs
 //! of requests, from which prices are learned.
 //! [`verdicts`]: sampled verdicts.
-//! [`store_state`]: whether the store can be reached, by all threads together.
+//! [`store_state`]: whether the store can be reached, by all threads together; [`nodes`]: each of several stores by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +14,8 @@ use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
 pub use self::event::Event;
 use self::latency::LatencySnapshot;
+pub(crate) use self::nodes::NodePlaces;
+pub use self::nodes::{NodePlace, NodeReading};
 use self::read_prices::{ReadPriceMetrics, ReadPriceSums};
 use self::refusal_latency::{RefusalMetrics, RefusalSnapshot};
 pub use self::store_state::Reached;
@@ -34,6 +36,7 @@ pub(super) mod by_type;
 pub(super) mod cost_samples;
 mod event;
 pub(super) mod latency;
+mod nodes;
 pub(super) mod read_prices;
 pub(super) mod refusal_latency;
 pub(super) mod store_state;
@@ -148,6 +151,7 @@ pub struct ServiceMetrics {
     pub responses: Arc<latency_ratio::Latencies>,
     /// The state of each store that shares its keys.
     pub(crate) stores: Arc<[Arc<StoreState>]>,
+    places: NodePlaces,
     policy: Policy,
     permits: Arc<Permits>,
     shares: Arc<Shares>,
@@ -164,7 +168,13 @@ impl ServiceMetrics {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
         let stores = (0..stores).map(|_| Arc::default()).collect();
-        Self { name, threads, types: Arc::new(types), responses, stores, policy, permits, shares }
+        let places = NodePlaces::default();
+        Self { name, threads, types: Arc::new(types), responses, stores, places, policy, permits, shares }
+    }
+
+    /// With several stores, whose places these are.
+    pub(crate) fn with_places(self, places: NodePlaces) -> Self {
+        Self { places, ..self }
     }
 
     /// Records the time of requests of a query type, their wait included. Any thread may call this.
@@ -291,6 +301,12 @@ impl ServiceMetrics {
         reached.min_by_key(|reached| {
             (reached.up, if reached.up { Nanos::MAX.saturating_sub(reached.since) } else { reached.since })
         })
+    }
+
+    /// Each of its stores, if they are several.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<NodeReading> {
+        self.places.read(&self.stores)
     }
 
     /// Clients that are connected.

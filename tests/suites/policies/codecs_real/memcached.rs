@@ -1,11 +1,11 @@
 //! memcached.
 
 use std::net::UdpSocket;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use gate_common::units::Nanos;
 use gate_tests::store::{Connection, Store};
+use gate_tests::wait::PATIENCE;
 use gate_userspace::protocol::memcached::udp::{self, Frame, Reassembly, Received};
 use gate_userspace::protocol::memcached::{
     Answers, Command, Decoder, Expect, Limits, Part, Quiet, Request, Status, Step,
@@ -255,7 +255,7 @@ fn an_answer_in_several_datagrams_is_assembled() {
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(store.address()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let frame = Frame { id: 0x1234, index: 0, total: 1 };
     socket.send(&[&frame.to_bytes()[..], b"get a\r\n"].concat()).unwrap();
 
