@@ -27,18 +27,11 @@ pub(super) struct Args {
     service: Option<String>,
     /// Show the parts of services in place of their requests.
     #[arg(long, value_enum)]
-    by: Option<By>,
+    by: Option<nodes::By>,
     #[command(flatten)]
     listing: Listing,
     #[command(flatten)]
     source: Source,
-}
-
-/// The parts of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum By {
-    /// The stores that share its keys.
-    Node,
 }
 
 const EXAMPLES: &str = "\
@@ -64,7 +57,7 @@ the tiers, types and guarded services that have the text, and all of a service w
 Asks the running gate: needs its admin socket.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let by_node = args.by == Some(By::Node);
+    let by_node = args.by.is_some();
     args.listing.check(if by_node { &[&nodes::NODES] } else { &[&TIERS, &TYPES] });
     if args.source.pins.json {
         print::json(&Versioned::new(read(&args)?))?;

@@ -48,9 +48,14 @@ fn site(test: &str) -> Result<Option<Site>> {
     Ok(Some(site))
 }
 
-/// The measurements of the service.
+/// The measurements of the service, which are shown from its first tick on.
 fn measured(site: &Site) -> Result<Value> {
-    Ok(site.json(&["queues"])?["in_passing"][0].clone())
+    let mut shown = Value::Null;
+    wait_until("measurements are shown", || {
+        shown = site.json(&["queues"])?["in_passing"][0].take();
+        Ok(!shown.is_null())
+    })?;
+    Ok(shown)
 }
 
 fn count(site: &Site, counter: &str) -> Result<u64> {

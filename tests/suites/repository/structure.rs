@@ -20,7 +20,7 @@ const ROOTS: [&str; 5] = [
 ];
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 208] = [
+const ORDER: [&str; 209] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -180,6 +180,7 @@ const ORDER: [&str; 208] = [
     "own_connections.rs",
     "resolver.rs",
     "metrics/mod.rs",
+    "metrics/nodes.rs",
     "metrics/cost_samples.rs",
     "metrics/store_state.rs",
     "metrics/verdicts.rs",

@@ -6,6 +6,13 @@ use crate::cli::listing::{Listing, NOTHING_LEFT};
 use crate::cli::print;
 use crate::cli::table::{Cell, Column, Table, number, text};
 
+/// The parts of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum By {
+    /// The stores that share its keys.
+    Node,
+}
+
 /// The columns of a node.
 pub(super) const NODES: [Column; 4] = [text("node"), text("state"), number("connections"), number("slots")];
 
@@ -41,8 +48,9 @@ fn row(node: &Node) -> Vec<Cell> {
 pub(super) fn down(nodes: &[Node]) -> Option<String> {
     let down: Vec<_> = nodes.iter().filter(|node| node.up == Some(false)).collect();
     let names: Vec<_> = down.iter().map(|node| node.address.as_str()).collect();
-    let (are, of) = (if down.len() == 1 { "is" } else { "are" }, nodes.len());
-    (!down.is_empty()).then(|| format!("{} of {of} nodes {are} down: {}", down.len(), names.join(", ")))
+    let are = if down.len() == 1 { "is" } else { "are" };
+    let count = format!("{} of {}", down.len(), nodes.len());
+    (!down.is_empty()).then(|| format!("{count} nodes {are} down: {}", names.join(", ")))
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ fn as_many_clients_as_configured_find_a_slot_on_any_thread() -> Result<()> {
 /// With one permit, each answer in one thread is what the other thread's requests wait for.
 #[test]
 fn a_permit_goes_to_and_fro_between_threads() -> Result<()> {
-    let service = "parallelism = \"1\"\nadmission = \"off\"\ncodel = { law = \"off\" }";
+    let service =
+        "parallelism = \"1\"\nadmission = \"off\"\ncodel = { law = \"off\" }\nshedding.enabled = \"off\"";
     let gate =
         Listening::gate_with(TWO_THREADS, "memcached", slow_store(Duration::ZERO)?, service, EVERYONE)?;
     let clients: Vec<_> = (0..16)
@@ -107,7 +108,8 @@ fn the_store_gets_all_permits_and_no_more_on_any_threads() -> Result<()> {
     for (threads, permits) in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)] {
         let store = FakeStore::start()?;
         let service = format!(
-            "parallelism = \"{permits}\"\nadmission = \"off\"\nstore_timeout = \"60s\"\ncodel = {{ law = \"off\" }}"
+            "parallelism = \"{permits}\"\nadmission = \"off\"\nstore_timeout = \"60s\"\ncodel = {{ law = \"off\" }}\n\
+             shedding.enabled = \"off\""
         );
         let gate = format!("threads = \"{threads}\"");
         let gate = Listening::gate_with(&gate, "memcached", store.address, &service, EVERYONE)?;
