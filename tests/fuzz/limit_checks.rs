@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
-use gate_userspace::fleet::owner::accounts::Accounts;
-use gate_userspace::fleet::owner::counters::Counters;
-use gate_userspace::fleet::owner::session::Session;
-use gate_userspace::fleet::wire::Report;
-use gate_userspace::limits::{Limits, Name, Pattern, Rule, Rules};
+use gate_fleet::owner::accounts::Accounts;
+use gate_fleet::owner::counters::Counters;
+use gate_fleet::owner::session::Session;
+use gate_fleet::wire::Report;
+use gate_limits::{Limits, Name, Pattern, Rule, Rules};
 use prost::Message as _;
 
 /// Reports of a gate, each after its length in two bytes: what does not hold together changes nothing, what does is charged once,

@@ -52,7 +52,7 @@ fn site(test: &str) -> Result<Option<Site>> {
 fn measured(site: &Site) -> Result<Value> {
     let mut shown = Value::Null;
     wait_until("measurements are shown", || {
-        shown = site.json(&["queues"])?["in_passing"][0].take();
+        shown = site.json(&["queues"])?["in_passing"][0].clone();
         Ok(!shown.is_null())
     })?;
     Ok(shown)
