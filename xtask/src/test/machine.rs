@@ -49,23 +49,31 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
     use std::{env, fs, process};
 
-    use anyhow::bail;
+    use anyhow::{bail, ensure};
 
     use super::Claim;
 
     #[test]
     fn several_share_the_machine_or_one_has_it() {
         let path = env::temp_dir().join(format!("gate-test-lock-{}", process::id()));
-        let claim = |alone| Claim::wait_at(&path, alone, || bail!("taken"));
-        let together = [claim(false).unwrap(), claim(false).unwrap()];
-        assert_eq!(claim(true).unwrap_err().to_string(), "taken");
+        let until = Instant::now() + Duration::from_secs(30);
+        // A process that another test is about to start has the lock's file open until it runs its own program.
+        let go_on = || {
+            ensure!(Instant::now() < until, "taken");
+            Ok(())
+        };
+        let claim = |alone| Claim::wait_at(&path, alone, go_on).unwrap();
+        let is_taken = |alone| Claim::wait_at(&path, alone, || bail!("taken")).is_err();
+        let together = [claim(false), claim(false)];
+        assert!(is_taken(true));
         drop(together);
-        let alone = claim(true).unwrap();
-        assert_eq!(claim(false).unwrap_err().to_string(), "taken");
+        let alone = claim(true);
+        assert!(is_taken(false));
         drop(alone);
-        claim(false).unwrap();
+        drop(claim(false));
         fs::remove_file(path).unwrap();
     }
 }
