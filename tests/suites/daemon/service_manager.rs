@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -21,9 +22,9 @@ use xtask::paths;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
 
-/// A service manager, as far as it listens.
+/// A service manager, as far as it listens: it always does, since a message that finds no room holds up its sender.
 struct Manager {
-    socket: UnixDatagram,
+    said: Receiver<String>,
     path: PathBuf,
 }
 
@@ -32,15 +33,22 @@ impl Manager {
         let path =
             std::env::temp_dir().join(format!("gate-notify-{}-{}", std::process::id(), address().ip()));
         let socket = UnixDatagram::bind(&path)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        Ok(Self { socket, path })
+        let (sender, said) = channel();
+        std::thread::spawn(move || {
+            let mut message = [0; 1_024];
+            while let Ok(len) = socket.recv(&mut message) {
+                let text = String::from_utf8_lossy(&message[..len]).trim_end().to_owned();
+                if sender.send(text).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { said, path })
     }
 
     /// The next message, signs of life included.
     fn any(&self) -> Result<String> {
-        let mut message = [0; 1_024];
-        let len = self.socket.recv(&mut message).context("nothing was said")?;
-        Ok(String::from_utf8_lossy(&message[..len]).trim_end().to_owned())
+        self.said.recv_timeout(PATIENCE).context("nothing was said")
     }
 
     /// The next message that is no sign of life.
