@@ -198,6 +198,25 @@ fn an_upgrade_refuses_nobody_and_names_the_new_main_process() -> Result<()> {
 }
 
 #[test]
+fn a_manager_that_never_listens_holds_up_nobody() -> Result<()> {
+    let path = std::env::temp_dir().join(format!("gate-deaf-{}-{}", std::process::id(), address().ip()));
+    let _socket = UnixDatagram::bind(&path)?;
+    let store = Listening::memcached()?;
+    // A sign of life each 25 ms: there is soon no room for more.
+    let watchdog = (&*path, Duration::from_millis(100));
+    let mut gate = Listening::gate_with_manager(watchdog, "drain = \"0ms\"", store.address, EVERYONE)?;
+    let generation =
+        |gate: &Listening| gate.json(&["status"])?["generation"].as_u64().context("no generation");
+    let first = generation(&gate)?;
+    wait_until("its ticks stand still", || Ok(generation(&gate)? > first + 50))?;
+    gate.signal(Signal::SIGHUP)?;
+    gate.program().wait_for("configuration read again", PATIENCE)?;
+    gate.signal(Signal::SIGTERM)?;
+    wait_until("it does not end", || Ok(!gate.program().is_running()?))?;
+    Ok(std::fs::remove_file(path)?)
+}
+
+#[test]
 fn an_upgrade_takes_over_maps_and_program() -> Result<()> {
     if !privilege::root("service_manager::an_upgrade_takes_over_maps_and_program") {
         return Ok(());
