@@ -21,14 +21,8 @@ pub struct Store {
 
 impl Store {
     pub(super) fn of(metrics: &ServiceMetrics, now: Nanos) -> Self {
-        let reached = metrics.store_reached();
-        let since = reached.map_or(now, |Reached { since, .. }| since);
-        Self {
-            up: reached.map(|reached| reached.up),
-            for_s: now.saturating_sub(since).0 as f64 / 1e9,
-            connections: metrics.store_connections(),
-            clients: metrics.clients(),
-        }
+        let (up, for_s) = since(metrics.store_reached(), now);
+        Self { up, for_s, connections: metrics.store_connections(), clients: metrics.clients() }
     }
 }
 
@@ -51,13 +45,13 @@ pub struct Node {
 impl Node {
     pub(super) fn of(reading: NodeReading, now: Nanos) -> Self {
         let NodeReading { place, reached, connections } = reading;
-        let since = reached.map_or(now, |Reached { since, .. }| since);
-        Self {
-            address: place.address,
-            up: reached.map(|reached| reached.up),
-            for_s: now.saturating_sub(since).0 as f64 / 1e9,
-            connections,
-            slots: place.slots,
-        }
+        let (up, for_s) = since(reached, now);
+        Self { address: place.address, up, for_s, connections, slots: place.slots }
     }
+}
+
+/// Reachability, and how many seconds it has been so.
+fn since(reached: Option<Reached>, now: Nanos) -> (Option<bool>, f64) {
+    let since = reached.map_or(now, |reached| reached.since);
+    (reached.map(|reached| reached.up), now.saturating_sub(since).0 as f64 / 1e9)
 }

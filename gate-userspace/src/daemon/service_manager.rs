@@ -42,24 +42,24 @@ impl ServiceManager {
 
     /// gate serves, by the configuration that was read last.
     pub(super) fn ready(&self) {
-        notify(&NotifyState::Ready);
+        notify(&NotifyState::Ready, Some(ROOM_WITHIN));
     }
 
     /// gate reads its configuration again.
     pub(super) fn reloading(&self) {
-        notify(&NotifyState::Reloading);
+        notify(&NotifyState::Reloading, Some(ROOM_WITHIN));
     }
 
     /// gate ends, or drains its clients to end.
     pub(super) fn stopping(&self) {
-        notify(&NotifyState::Stopping);
+        notify(&NotifyState::Stopping, Some(ROOM_WITHIN));
     }
 
     /// A tick is over, at `now`.
     pub(super) fn on_tick(&mut self, now: Nanos) {
         if self.feed_every.is_some_and(|every| now.saturating_sub(self.fed) >= every) {
             self.fed = now;
-            notify(&NotifyState::Watchdog);
+            notify(&NotifyState::Watchdog, None);
         }
     }
 
@@ -91,7 +91,7 @@ impl ServiceManager {
     /// The successor has taken over: from now on it is the service's main process.
     pub(super) fn name_successor(&self) {
         if let Some(successor) = &self.successor {
-            notify(&NotifyState::MainPid(successor.id()));
+            notify(&NotifyState::MainPid(successor.id()), Some(ROOM_WITHIN));
         }
     }
 }
@@ -116,29 +116,29 @@ fn successor() -> Command {
     command
 }
 
-fn notify(state: &NotifyState<'_>) {
-    if let Err(error) = send(state) {
+/// Tells the service manager, if there is one, which has this long to make room for the message; without a time there is room now, or it
+/// does not hear of it.
+fn notify(state: &NotifyState<'_>, room_within: Option<Duration>) {
+    if let Err(error) = send(state, room_within) {
         tracing::debug!(%error, ?state, "cannot tell the service manager");
     }
 }
 
-/// Sends a message, if there is a service manager. One that does not listen holds up nobody for longer than [`ROOM_WITHIN`], and with
-/// signs of life not at all: it would not hear them.
-fn send(state: &NotifyState<'_>) -> io::Result<()> {
+fn send(state: &NotifyState<'_>, room_within: Option<Duration>) -> io::Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
         None => SocketAddr::from_pathname(&name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    match state {
-        NotifyState::Watchdog => socket.set_nonblocking(true)?,
-        _ => socket.set_write_timeout(Some(ROOM_WITHIN))?,
+    match room_within {
+        Some(time) => socket.set_write_timeout(Some(time))?,
+        None => socket.set_nonblocking(true)?,
     }
     socket.send_to_addr(format!("{state}\n").as_bytes(), &address).map(|_| ())
 }
 
-/// The time in which a service manager has to make room for another message.
+/// The time in which a service manager makes room for what it has to hear. Gate does nothing else meanwhile.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 
 /// The longest time without a sign of life, in microseconds.

@@ -216,7 +216,7 @@ struct TestCounts {
     failed: u64,
     ignored: u64,
     not_run: Vec<String>,
-    /// Of each test that failed its name and why, to be said once more at the end.
+    /// The name of each test that failed, and why it did, to be said once more at the end.
     failures: Vec<String>,
     commands_failed: bool,
 }

@@ -88,7 +88,7 @@ pub struct Introduction {
     /// The time until the bucket is full, as far as the gate knows from another owner; 0 if it knows nothing.
     #[prost(uint64, tag = "2")]
     pub full_in_us: u64,
-    /// Of a debt in a window of the calendar the time until that window ends, as far as the gate knows; 0 of others.
+    /// The time until the window of the calendar ends that this is owed in, as far as the gate knows; 0 if it is of none.
     #[prost(uint64, tag = "3")]
     pub window_left_us: u64,
 }

@@ -40,7 +40,7 @@ impl Default for NodePlaces {
 }
 
 impl NodePlaces {
-    /// Those that `find` says, by number.
+    /// The places that `find` says, by number.
     pub(crate) fn new(find: impl Fn(usize) -> Option<NodePlace> + Send + Sync + 'static) -> Self {
         Self(Arc::new(find))
     }

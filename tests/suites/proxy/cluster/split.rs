@@ -338,7 +338,7 @@ fn no_answer_is_kept_while_parts_write() -> Result<()> {
     }
     writer.send(&[format!("MSET{}", pairs("new"))])?;
     for node in &mut nodes {
-        // What comes within a millisecond of it may go behind it on its connection, and wait for it.
+        // A read within a millisecond of it may go behind it on its connection, and wait for it.
         wait_until("it does not wait at its nodes", || {
             let clients = node.ask("CLIENT LIST")?;
             Ok(clients.lines().any(|line| line.contains(" cmd=mset ") && !line.contains(" idle=0 ")))

@@ -4,6 +4,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 
 use anyhow::{Context as _, Result, ensure};
+use gate_tests::http_client::HttpClient;
+use gate_tests::nginx::Nginx;
 use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
@@ -52,6 +54,27 @@ fn what_gate_says_is_read_again_is_in_force_in_every_thread() -> Result<()> {
             client.write_all(b"DBSIZE\r\n")?;
             let said = String::from_utf8(read_until(client, b"\r\n")?)?;
             ensure!(said.starts_with(if denies { "-DENIED" } else { ":0" }), "{round}: {said}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_reload_is_in_force_in_every_thread_over_http() -> Result<()> {
+    let store = Nginx::start(&[])?;
+    let service = "trusted = [\"127.0.0.5\"]\ntenant_header = \"X-Scope-OrgID\"";
+    let named = tenant("named", "ids = [\"org-1\"]");
+    let mut gate = Listening::gate_with("threads = \"4\"", "http", store.address, service, &named)?;
+    let clients = (0..16).map(|_| Ok(HttpClient::new(gate.connect_from(FIRST)?)));
+    let mut clients = clients.collect::<Result<Vec<_>>>()?;
+    for round in 0..20 {
+        let is_known = round % 2 == 1;
+        let ids = ["\"org-1\"", "\"org-2\""];
+        let [from, to] = if is_known { [ids[1], ids[0]] } else { ids };
+        reload(&mut gate, |text| text.replace(from, to))?;
+        for client in &mut clients {
+            let reply = client.ask("GET /echo", "x-scope-orgid: org-1\r\n")?;
+            ensure!(reply.status == if is_known { 200 } else { 403 }, "{round}: {reply:?}");
         }
     }
     Ok(())
