@@ -315,7 +315,13 @@ fn excerpt(output: &str) -> String {
         line.starts_with("at ") || number.is_some_and(|number| number.parse::<u32>().is_ok())
     };
     let own = output.lines().take_while(|line| !line.ends_with(" ... FAILED"));
-    let lines: Vec<_> = own.filter(|line| !line.trim().is_empty() && !is_frame(line)).collect();
+    // What caused an error is numbered as frames are, and stands before them.
+    let mut is_behind = false;
+    let mut is_told = |line: &&str| {
+        is_behind |= line.trim().eq_ignore_ascii_case("stack backtrace:");
+        !(line.trim().is_empty() || is_behind && is_frame(line))
+    };
+    let lines: Vec<_> = own.filter(|line| is_told(line)).collect();
     let last = &lines[lines.len().saturating_sub(EXCERPT)..];
     last.iter().map(|line| format!("    {line}\n")).collect()
 }
@@ -356,12 +362,13 @@ mod tests {
     fn an_excerpt_is_the_end_of_what_a_test_has_said() {
         let said: String = (0..EXCERPT).map(|line| format!("line {line}\n")).collect();
         let output = format!(
-            "running 1 test\n{said}Error: no answer\n\nStack backtrace:\n   0: a::b\n             at ./a.rs:1:2\n\
-             test a ... FAILED\n\nfailures:\n"
+            "running 1 test\n{said}Error: no answer\n\nCaused by:\n    0: closed\n\nStack backtrace:\n   0: a::b\n             \
+             at ./a.rs:1:2\ntest a ... FAILED\n\nfailures:\n"
         );
         let excerpt = excerpt(&output);
         assert_eq!(excerpt.lines().count(), EXCERPT);
-        assert!(excerpt.starts_with("    line 2\n"), "{excerpt}");
-        assert!(excerpt.ends_with("    Error: no answer\n    Stack backtrace:\n"), "{excerpt}");
+        assert!(excerpt.starts_with("    line 4\n"), "{excerpt}");
+        let end = "    Error: no answer\n    Caused by:\n        0: closed\n    Stack backtrace:\n";
+        assert!(excerpt.ends_with(end), "{excerpt}");
     }
 }
