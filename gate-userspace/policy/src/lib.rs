@@ -19,6 +19,7 @@ mod histogram;
 pub mod hot_key;
 pub mod key_reads;
 pub mod latency_ratio;
+pub mod peers;
 pub mod placement;
 pub mod pricing;
 pub mod range;

@@ -16,7 +16,7 @@
 //! - [`explain`]: what the next request would get.
 //! - [`verdicts`]: sampled verdicts, and the sources that are refused most.
 //! - [`interception`]: the stores' addresses at which gate gets the connections.
-//! - [`price`], [`store`]: prices and stores in these documents.
+//! - [`price`], [`store`], [`nodes`], [`percentiles`]: prices, stores and times in these documents.
 //! - [`observer`]: the window of counters that a document shows.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
 //! - [`selection`], [`listing`]: the tenants that a query wants, in its order; [`rates`], [`totals`], `survey`: what each does a
@@ -39,8 +39,10 @@ pub mod in_passing;
 pub mod interception;
 pub mod listing;
 mod metrics;
+pub mod nodes;
 pub mod observer;
 mod page;
+pub mod percentiles;
 pub mod price;
 pub mod queues;
 pub mod rates;

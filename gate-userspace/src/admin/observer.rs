@@ -9,7 +9,9 @@ use tokio::sync::watch;
 use super::store::Store;
 use crate::config::Config;
 use crate::control::board::{Board, Report};
-use crate::dispatcher::{Counts, ReadPriceSums, RefusalSnapshot, ServiceMetrics};
+use crate::dispatcher::{
+    Counts, LatencySnapshot, NodeReading, ReadPriceSums, RefusalSnapshot, ServiceMetrics,
+};
 use crate::policy::pricing::ByClass;
 
 /// The counters of the dispatcher's threads, now and at the last two readings.
@@ -37,12 +39,47 @@ pub(super) struct ServiceReading {
     pub(super) counts: Vec<Counts>,
     pub(super) refusals: RefusalSnapshot,
     pub(super) read_prices: ByClass<ReadPriceSums>,
+    /// Of each store, if they are several; between two readings of those that both are of.
+    pub(super) nodes: Vec<NodeTimes>,
+}
+
+/// How long one of several stores took for what it answered.
+#[derive(Clone, Debug)]
+pub(super) struct NodeTimes {
+    number: usize,
+    address: String,
+    pub(super) times: LatencySnapshot,
+}
+
+impl NodeTimes {
+    /// True if they are of this store: another may have had its place, whose times are not its own.
+    pub(super) fn is_of(&self, store: &NodeReading) -> bool {
+        self.number == store.number && self.address == store.place.address
+    }
+
+    fn all(service: &ServiceMetrics) -> Vec<Self> {
+        let nodes = service.nodes().into_iter();
+        let times = nodes.map(|NodeReading { number, place, .. }| Self {
+            number,
+            address: place.address,
+            times: service.node_times(number),
+        });
+        times.collect()
+    }
+
+    /// The difference since this store's among `earlier` ones, if it was there.
+    fn since(&self, earlier: &[Self]) -> Option<Self> {
+        let is_same = |other: &&Self| other.number == self.number && other.address == self.address;
+        let times = self.times.since(&earlier.iter().find(is_same)?.times);
+        Some(Self { times, ..self.clone() })
+    }
 }
 
 impl ServiceReading {
     fn of(service: &ServiceMetrics) -> Self {
         let read_prices = service.read_prices();
-        Self { counts: service.counts(), refusals: service.refusals(), read_prices }
+        let nodes = NodeTimes::all(service);
+        Self { counts: service.counts(), refusals: service.refusals(), read_prices, nodes }
     }
 
     /// The difference since `earlier`.
@@ -54,6 +91,7 @@ impl ServiceReading {
             read_prices: std::array::from_fn(|class| {
                 self.read_prices[class].since(&earlier.read_prices[class])
             }),
+            nodes: self.nodes.iter().filter_map(|node| node.since(&earlier.nodes)).collect(),
         }
     }
 }
@@ -71,6 +109,7 @@ impl Observer {
             counts: vec![Counts::default(); service.types.len()],
             refusals: Default::default(),
             read_prices: Default::default(),
+            nodes: NodeTimes::all(service),
         };
         let reading = Reading { at: now, services: Arc::new(services.iter().map(nothing).collect()) };
         Self { services, board, config, readings: Mutex::new([reading.clone(), reading]) }

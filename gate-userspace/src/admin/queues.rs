@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::change::{Override, by_section};
 use super::in_passing::InPassing;
+use super::nodes::{self, Node};
 use super::observer::{Observer, ServiceReading};
+use super::percentiles::{Percentiles, ms};
 use super::price::Price;
-use super::store::{Node, Store};
+use super::store::Store;
 use crate::config::{Backend, Config, Protocol, Settle};
 use crate::control::board::ServiceReport;
 use crate::dispatcher::{self, Counts, Event, ReadPriceSums, ServiceMetrics, Timing};
@@ -178,17 +180,6 @@ pub struct QueryType {
     pub objective_ms: BTreeMap<String, f64>,
 }
 
-/// Times in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Percentiles {
-    /// The median.
-    pub p50: f64,
-    /// The 90th percentile.
-    pub p90: f64,
-    /// The 99th percentile.
-    pub p99: f64,
-}
-
 impl Queues {
     /// The services at `now`, with the window since one or two readings ago, and their overrides.
     #[must_use]
@@ -205,13 +196,9 @@ impl Queues {
             let report = board.services.iter().find(|report| report.name == metrics.name);
             let overrides = set_of(&metrics.name);
             let store = Some(Store::of(metrics, now));
-            let nodes = metrics.nodes().into_iter().map(|reading| Node::of(reading, now)).collect();
-            Service {
-                overrides,
-                store,
-                nodes,
-                ..Service::new(metrics, report, &config, &after.since(before))
-            }
+            let window = after.since(before);
+            let nodes = nodes::of(metrics, &window.nodes, now);
+            Service { overrides, store, nodes, ..Service::new(metrics, report, &config, &window) }
         });
         let probed = board.services.iter().filter_map(Probed::of);
         let probed = probed.map(|probed| Probed { overrides: set_of(&probed.name), ..probed });
@@ -324,9 +311,9 @@ impl QueryType {
             answered: counts.answered(),
             accepted: (offered > 0).then_some(accepted),
             expected_wait_ms: expected_wait(metrics, counts).map(|wait| wait / 1e6),
-            wait_ms: Percentiles::of(counts, Timing::Wait),
-            processing_ms: Percentiles::of(counts, Timing::Processing),
-            response_ms: Percentiles::of(counts, Timing::Response),
+            wait_ms: Percentiles::of(counts.timing(Timing::Wait)),
+            processing_ms: Percentiles::of(counts.timing(Timing::Processing)),
+            response_ms: Percentiles::of(counts.timing(Timing::Response)),
             objective_ms: objective
                 .into_iter()
                 .flatten()
@@ -345,15 +332,4 @@ fn expected_wait(metrics: &ServiceMetrics, counts: &Counts) -> Option<f64> {
         sum += metrics.expected_wait(tier)?.0 as f64 * of_tier as f64;
     }
     (offered > 0).then(|| sum / offered as f64)
-}
-
-impl Percentiles {
-    fn of(counts: &Counts, timing: Timing) -> Option<Self> {
-        let at = |percent| counts.timing(timing).percentile(percent).map(ms);
-        Some(Self { p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)? })
-    }
-}
-
-fn ms(time: Nanos) -> f64 {
-    time.0 as f64 / 1e6
 }

@@ -4,7 +4,7 @@ use gate_common::units::Nanos;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::dispatcher::{NodeReading, Reached, ServiceMetrics};
+use crate::dispatcher::{Reached, ServiceMetrics};
 
 /// The store behind a proxied service, and the service's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,32 +26,8 @@ impl Store {
     }
 }
 
-/// One of several stores that share the keys of a service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Node {
-    /// Its address, as the configuration or the cluster says it.
-    pub address: String,
-    /// True if it can be reached; nothing if that has not been tried.
-    pub up: Option<bool>,
-    /// How long that has been so, in seconds.
-    pub for_s: f64,
-    /// Shared connections to it.
-    pub connections: u64,
-    /// The slots that it has of a cluster; nothing in a pool.
-    #[serde(default)]
-    pub slots: Option<u32>,
-}
-
-impl Node {
-    pub(super) fn of(reading: NodeReading, now: Nanos) -> Self {
-        let NodeReading { place, reached, connections } = reading;
-        let (up, for_s) = since(reached, now);
-        Self { address: place.address, up, for_s, connections, slots: place.slots }
-    }
-}
-
 /// Reachability, and how many seconds it has been so.
-fn since(reached: Option<Reached>, now: Nanos) -> (Option<bool>, f64) {
+pub(super) fn since(reached: Option<Reached>, now: Nanos) -> (Option<bool>, f64) {
     let since = reached.map_or(now, |reached| reached.since);
     (reached.map(|reached| reached.up), now.saturating_sub(since).0 as f64 / 1e9)
 }

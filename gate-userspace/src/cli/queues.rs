@@ -1,11 +1,13 @@
 //! `gate queues`: how requests of proxied services fare.
 
+mod cells;
 mod nodes;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use self::cells::{or_dash, time, times};
 use super::listing::{Listing, NOTHING_LEFT};
 use super::pins::Source;
 use super::print;
@@ -13,9 +15,7 @@ use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
 use crate::admin::in_passing::{InPassing, Response};
 use crate::admin::price::{Learned, Price};
-use crate::admin::queues::{
-    Percentiles, Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written,
-};
+use crate::admin::queues::{Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written};
 use crate::policy::Tier;
 
 /// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
@@ -50,9 +50,10 @@ refusals that were decided when the request was decoded; those behind the store'
 earlier request of the same client cannot be written before it, and are not timed.
 
 Columns to sort by: tier, waiting, delay-ms, expected-ms, price, state of tiers; type, answered, accepted,
-waiting, expected, wait, store, together, objective of types; node, state, connections, slots of nodes.
-Times are sorted by their p99. A filter leaves
-the tiers, types and guarded services that have the text, and all of a service whose name has it.
+waiting, expected, wait, store, together, objective of types; node, state, connections, answered, store,
+peers, slots of nodes. Times are sorted by their p99. `peers` is how many times a node's p90 is the median
+of the other nodes'. A filter leaves the tiers, types and guarded services that have the text, and all of
+a service whose name has it.
 
 Asks the running gate: needs its admin socket.";
 
@@ -172,6 +173,7 @@ fn service(service: &Service, window_s: f64, listing: &Listing) -> Option<String
         lines.push(format!("store {state}, {connections} shared connections to it, {clients} clients"));
     }
     lines.extend(nodes::down(&service.nodes));
+    lines.extend(nodes::slow(&service.nodes));
     if !service.overrides.is_empty() {
         lines.push(format!("set since the start: {}", print::settings(&service.overrides)));
     }
@@ -273,10 +275,6 @@ const TYPES: [Column; 9] = [
 ];
 
 fn type_row(query_type: &QueryType) -> Vec<Cell> {
-    let times = |times: Option<Percentiles>| {
-        let shown = |Percentiles { p50, p90, p99 }| format!("{}/{}/{}", time(p50), time(p90), time(p99));
-        Cell { text: times.map_or_else(|| "-".to_owned(), shown), number: times.map(|times| times.p99) }
-    };
     let objective: Vec<_> = query_type
         .objective_ms
         .iter()
@@ -296,21 +294,6 @@ fn type_row(query_type: &QueryType) -> Vec<Cell> {
             number: query_type.objective_ms.values().copied().reduce(f64::max),
         },
     ]
-}
-
-/// A number, or a dash if there is none.
-fn or_dash(number: Option<f64>, print: impl FnOnce(f64) -> String) -> Cell {
-    Cell { text: number.map_or_else(|| "-".to_owned(), print), number }
-}
-
-/// Milliseconds with as many digits as mean something.
-fn time(ms: f64) -> String {
-    match ms {
-        0.0 => "0".to_owned(),
-        ..0.095 => format!("{ms:.3}"),
-        ..9.5 => format!("{ms:.1}"),
-        _ => format!("{ms:.0}"),
-    }
 }
 
 /// The rung at which a tier is refused.

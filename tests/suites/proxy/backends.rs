@@ -12,6 +12,7 @@ use gate_tests::proxy::{Listening, PATIENCE, read_until, shown};
 use gate_tests::rng::Rng;
 use gate_tests::unix_store::{UnixStore, socket_path};
 use gate_tests::wait::wait_until;
+use gate_userspace::policy::peers::ENOUGH;
 use gate_userspace::policy::placement::{Node, Placement, Scheme};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -35,7 +36,11 @@ impl Site {
     }
 
     fn with_tenants(gate: &str, service: &str, tenants: &str) -> Result<Self> {
-        let stores: Vec<_> = (0..3).map(|_| Listening::memcached()).collect::<Result<_>>()?;
+        let stores = (0..3).map(|_| Listening::memcached()).collect::<Result<_>>()?;
+        Self::before(stores, gate, service, tenants)
+    }
+
+    fn before(stores: Vec<Listening>, gate: &str, service: &str, tenants: &str) -> Result<Self> {
         let backends: Vec<_> = stores.iter().map(|store| store.address.to_string()).collect();
         let gate = Listening::gate_before_pool(gate, &backends, service, tenants)?;
         let nodes: Vec<_> = backends.iter().map(|name| Node { name: name.clone(), weight: 1 }).collect();
@@ -152,6 +157,38 @@ fn each_store_of_a_pool_is_shown_by_itself() -> Result<()> {
         let series = format!("gate_store_node_up{{service=\"store\",node=\"{address}\"}} {up}\n");
         ensure!(metrics.contains(&series), "{series}{metrics}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_store_that_is_slower_than_its_peers_is_named() -> Result<()> {
+    let store = |time| Listening::embedded_with("memcached", &["--service-time", time]);
+    let stores = ["0s", "50ms", "0s"].map(store).into_iter().collect::<Result<_>>()?;
+    let site = Site::before(stores, "", "connections = \"1\"", EVERYONE)?;
+    let mut client = site.gate.connect()?;
+    let asked: Vec<String> = (0..3)
+        .flat_map(|store| site.keys_at(store, ENOUGH as usize))
+        .map(|key| format!("get {key}\r\n"))
+        .collect();
+    let nodes = || -> Result<Vec<Value>> {
+        let queues = site.gate.json(&["queues"])?;
+        Ok(queues["services"][0]["nodes"].as_array().context("no nodes")?.clone())
+    };
+    ensure!(nodes()?.iter().all(|node| node["times_peers"].is_null() && node["store_ms"].is_null()));
+    // The peers have to wait for a busy machine as well.
+    wait_until("the slow one is not named", || {
+        client.write_all(format!("{}nonsense\r\n", asked.concat()).as_bytes())?;
+        read_until(&mut client, b"ERROR\r\n")?;
+        let is_slow: Vec<_> = nodes()?.iter().map(|node| node["is_slow"] == true).collect();
+        Ok(is_slow == [false, true, false])
+    })?;
+    for (node, least_ms) in nodes()?.iter().zip([0.0, 50.0, 0.0]) {
+        let p50 = node["store_ms"]["p50"].as_f64().context("no times")?;
+        ensure!(node["answered"].as_u64() >= Some(ENOUGH) && p50 >= least_ms, "{node}");
+    }
+    let shown = String::from_utf8(site.gate.command(&["queues"])?.stdout)?;
+    let line = format!("\n1 of 3 nodes is slow: {} (p90 ", site.stores[1].address);
+    ensure!(shown.contains(&line), "{shown}");
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! `gate queues --by node`: the stores that share the keys of a service, each by itself.
 
+use super::cells::{or_dash, time, times};
+use crate::admin::nodes::Node;
 use crate::admin::queues::{Queues, Service};
-use crate::admin::store::Node;
 use crate::cli::listing::{Listing, NOTHING_LEFT};
 use crate::cli::print;
 use crate::cli::table::{Cell, Column, Table, number, text};
@@ -14,7 +15,15 @@ pub(super) enum By {
 }
 
 /// The columns of a node.
-pub(super) const NODES: [Column; 4] = [text("node"), text("state"), number("connections"), number("slots")];
+pub(super) const NODES: [Column; 7] = [
+    text("node"),
+    text("state"),
+    number("connections"),
+    number("answered"),
+    number("store"),
+    number("peers"),
+    number("slots"),
+];
 
 /// The nodes of each service that has several.
 pub(super) fn shown(queues: &Queues, listing: &Listing) -> String {
@@ -40,8 +49,26 @@ fn row(node: &Node) -> Vec<Cell> {
         Cell::text(&node.address),
         Cell::text(print::reached(node.up, node.for_s)),
         Cell::count(node.connections),
+        Cell::count(node.answered),
+        times(node.store_ms),
+        or_dash(node.times_peers, |times| format!("x{times:.1}")),
         Cell::number(node.slots.map(f64::from), |slots| print::count(slots as u64)),
     ]
+}
+
+/// The nodes that are slower than their peers, in a line for those who look at the whole service.
+pub(super) fn slow(nodes: &[Node]) -> Option<String> {
+    let slow: Vec<_> = nodes.iter().filter(|node| node.is_slow).collect();
+    let said = slow.iter().map(|node| {
+        let p90 = node.store_ms.map_or_else(String::new, |times| format!("p90 {} ms", time(times.p90)));
+        let over =
+            node.times_peers.map_or_else(String::new, |times| format!(", {times:.1} times its peers'"));
+        format!("{} ({p90}{over})", node.address)
+    });
+    let said: Vec<_> = said.collect();
+    let are = if slow.len() == 1 { "is" } else { "are" };
+    let count = format!("{} of {}", slow.len(), nodes.len());
+    (!slow.is_empty()).then(|| format!("{count} nodes {are} slow: {}", said.join(", ")))
 }
 
 /// The nodes that are down, in a line for those who look at the whole service.
@@ -56,9 +83,35 @@ pub(super) fn down(nodes: &[Node]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::percentiles::Percentiles;
 
     fn node(address: &str, up: Option<bool>) -> Node {
-        Node { address: address.to_owned(), up, for_s: 5.0, connections: 3, slots: None }
+        Node {
+            address: address.to_owned(),
+            up,
+            for_s: 5.0,
+            connections: 3,
+            slots: None,
+            answered: 100,
+            store_ms: Some(Percentiles { p50: 1.0, p90: 4.2, p99: 9.0 }),
+            times_peers: Some(4.25),
+            is_slow: false,
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_slow_are_named_with_their_times() {
+        let mut nodes = [node("a:1", Some(true)), node("b:2", Some(true)), node("c:3", Some(true))];
+        assert_eq!(slow(&nodes), None);
+        nodes[1].is_slow = true;
+        let one = "1 of 3 nodes is slow: b:2 (p90 4.2 ms, 4.2 times its peers')";
+        assert_eq!(slow(&nodes).as_deref(), Some(one));
+        nodes[2].is_slow = true;
+        let two = format!(
+            "{}, c:3 (p90 4.2 ms, 4.2 times its peers')",
+            one.replace("1 of 3 nodes is", "2 of 3 nodes are")
+        );
+        assert_eq!(slow(&nodes), Some(two));
     }
 
     #[test]

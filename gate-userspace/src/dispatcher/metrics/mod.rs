@@ -13,7 +13,7 @@ use gate_common::units::Nanos;
 use self::by_type::{Counts, Timing, TypeMetrics};
 use self::cost_samples::CostSamples;
 pub use self::event::Event;
-use self::latency::LatencySnapshot;
+use self::latency::{LatencyHistogram, LatencySnapshot};
 pub(crate) use self::nodes::NodePlaces;
 pub use self::nodes::{NodePlace, NodeReading};
 use self::read_prices::{ReadPriceMetrics, ReadPriceSums};
@@ -24,6 +24,7 @@ use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::queue::shares::Shares;
+use crate::dispatcher::store_place::NodeId;
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::cost_model::{Measure, Window};
@@ -50,6 +51,8 @@ pub struct WorkerMetrics {
     types: Box<[TypeMetrics]>,
     /// By tier, as of the last tick.
     queues: [QueueMetrics; Tier::ALL.len()],
+    /// How long each store took, if they are several.
+    nodes: Box<[LatencyHistogram]>,
     pub(crate) refusals: RefusalMetrics,
     /// Measured costs of requests, from which prices are learned.
     pub(crate) cost_samples: CostSamples,
@@ -65,13 +68,15 @@ struct QueueMetrics {
 }
 
 impl WorkerMetrics {
-    /// Nothing so far, of so many query types.
-    fn new(types: usize) -> Self {
+    /// Nothing so far, of so many query types and stores.
+    fn new(types: usize, stores: usize) -> Self {
         let types = (0..types).map(|_| TypeMetrics::default()).collect();
+        let several = if stores > 1 { stores } else { 0 };
         Self {
             counts: std::array::from_fn(|_| AtomicU64::new(0)),
             types,
             queues: Default::default(),
+            nodes: (0..several).map(|_| LatencyHistogram::default()).collect(),
             refusals: RefusalMetrics::default(),
             cost_samples: CostSamples::default(),
             read_prices: ReadPriceMetrics::default(),
@@ -96,6 +101,14 @@ impl WorkerMetrics {
     pub(crate) fn answered(&self, query_type: QueryType, waited: Nanos, took: Nanos, count: u32) {
         self.count_many(Event::Answered, count);
         self.of_type(query_type).answered(waited, took, count);
+    }
+
+    /// Counts an answer of one of several stores, which took so long; of the only one nothing. As [`WorkerMetrics::count`].
+    #[inline]
+    pub(crate) fn node_answered(&self, node: NodeId, took: Nanos) {
+        if let Some(times) = self.nodes.get(node.index()) {
+            times.record(took, 1);
+        }
     }
 
     /// The counts of a query type. As [`WorkerMetrics::count`].
@@ -166,7 +179,7 @@ impl ServiceMetrics {
         (permits, shares): (Arc<Permits>, Arc<Shares>),
     ) -> Self {
         let responses = Arc::new(latency_ratio::Latencies::new(types.len()));
-        let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len()))).collect();
+        let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len(), stores))).collect();
         let stores = (0..stores).map(|_| Arc::default()).collect();
         let places = NodePlaces::default();
         Self { name, threads, types: Arc::new(types), responses, stores, places, policy, permits, shares }
@@ -307,6 +320,14 @@ impl ServiceMetrics {
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReading> {
         self.places.read(&self.stores)
+    }
+
+    /// How long the store in this place took for each answer, since the start: whichever store had the place.
+    #[must_use]
+    pub fn node_times(&self, number: usize) -> LatencySnapshot {
+        let mut times = LatencySnapshot::default();
+        self.threads.iter().filter_map(|thread| thread.nodes.get(number)).for_each(|of| times.add(of));
+        times
     }
 
     /// Clients that are connected.

@@ -8,6 +8,8 @@ use super::store_state::{Reached, StoreState};
 /// One of the stores of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReading {
+    /// Its place among them: a place that is free is taken by the next.
+    pub number: usize,
     /// Its address, and how many slots of a cluster it has.
     pub place: NodePlace,
     /// Reachability; `None` if that has not been tried.
@@ -49,7 +51,7 @@ impl NodePlaces {
     pub(super) fn read(&self, stores: &[Arc<StoreState>]) -> Vec<NodeReading> {
         let reading = |(number, state): (usize, &Arc<StoreState>)| {
             let place = self.0(number)?;
-            Some(NodeReading { place, reached: state.reached(), connections: state.connections() })
+            Some(NodeReading { number, place, reached: state.reached(), connections: state.connections() })
         };
         stores.iter().enumerate().filter_map(reading).collect()
     }

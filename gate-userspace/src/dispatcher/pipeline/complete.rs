@@ -91,7 +91,10 @@ impl<W: Wire> StoreEvents for Service<W> {
         request: &mut Self::InFlight,
         timing: ReplyTiming,
     ) -> Option<Box<PendingTtl>> {
-        let ReplyTiming { sent, now, received, is_paused } = timing;
+        let ReplyTiming { node, sent, now, received, is_paused } = timing;
+        if !is_paused {
+            self.metrics.node_answered(node, now.saturating_sub(sent));
+        }
         if matches!(request.cache_role, CacheRole::QueryTtl(_)) {
             observations.batch.mark_unmeasurable();
             return complete::<W>(std::mem::replace(&mut request.cache_role, CacheRole::None), sent);

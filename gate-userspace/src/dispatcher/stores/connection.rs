@@ -56,7 +56,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     pub(crate) fn new(node: NodeId, health: Health, is_node: bool) -> Self {
         Self {
             node,
-            state: RefCell::new(Outstanding::new(health, is_node)),
+            state: RefCell::new(Outstanding::new(node, health, is_node)),
             socket: RefCell::default(),
             waker: RefCell::new(None),
             overdue: Cell::new(false),

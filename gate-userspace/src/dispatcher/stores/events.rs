@@ -133,6 +133,8 @@ impl<'b> ReplyPart<'b> {
 /// The times of a request that has been answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplyTiming {
+    /// The store that has answered it.
+    pub(crate) node: NodeId,
     /// When it was sent.
     pub(crate) sent: Nanos,
     /// When the last of its reply was read.

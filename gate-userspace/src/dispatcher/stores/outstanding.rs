@@ -9,6 +9,7 @@ use super::error::StoreError;
 use super::events::{Failure, FollowUp, ReplyPart, ReplyProgress, ReplyTiming, StoreEvents};
 use super::health::Health;
 use super::socket::StoreSocket;
+use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::SlowWork;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Answer, Codec, Link};
@@ -17,6 +18,8 @@ use crate::protocol::Access;
 /// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Outstanding<E: StoreEvents> {
+    /// The store that answers.
+    node: NodeId,
     pub(crate) health: Health,
     pub(crate) link: <E::Wire as Codec>::Link,
     /// Gathered, not yet sent.
@@ -96,8 +99,9 @@ impl<E: StoreEvents> Unanswered<E> {
 type Expect<E> = <<<E as StoreEvents>::Wire as Codec>::Link as Link>::Expect;
 
 impl<E: StoreEvents> Outstanding<E> {
-    pub(crate) fn new(health: Health, is_node: bool) -> Self {
+    pub(crate) fn new(node: NodeId, health: Health, is_node: bool) -> Self {
         Self {
+            node,
             health,
             link: Default::default(),
             out: Buffer::default(),
@@ -221,7 +225,7 @@ impl<E: StoreEvents> Outstanding<E> {
                 self.slow -= usize::from(front.is_slow);
                 // In place: a request that is moved is copied twice.
                 let is_paused = front.is_paused;
-                let timing = ReplyTiming { sent: front.since, now, received, is_paused };
+                let timing = ReplyTiming { node: self.node, sent: front.since, now, received, is_paused };
                 let hands_over = front.hands_over;
                 if let Some(slow) = front.slow.take() {
                     slow.over(now);
