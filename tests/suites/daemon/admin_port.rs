@@ -325,9 +325,13 @@ fn who_reads_nothing_keeps_nobody_from_hearing_that_gate_lives() -> Result<()> {
         })
         .collect::<Result<_>>()?;
     for path in ["/live", "/ready"] {
-        let took = within("a reader is answered", PATIENCE, || Ok(site.curl(path, &[])?.status == 200))?;
+        let mut said = Vec::new();
+        let took = within("a reader is answered", PATIENCE, || {
+            said.push(site.curl(path, &[])?.status);
+            Ok(said.last() == Some(&200))
+        })?;
         // One that reads nothing is closed after 5 s.
-        ensure!(took < Duration::from_secs(4), "{path}: {took:?}");
+        ensure!(took < Duration::from_secs(4), "{path}: {took:?}, {said:?}");
     }
     drop(silent);
     Ok(())

@@ -37,17 +37,27 @@ const LATE: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
 struct Readings {
-    /// The counts of reads that found nothing, as `greedy`'s do, and when each was read.
-    counts: Vec<(Instant, u64)>,
+    /// The counts of reads that found nothing, as `greedy`'s do.
+    counts: Vec<Count>,
     /// When the machine has stood still, up to when, and for how long: deadlines and rates are those of a machine that runs.
     stalls: Vec<(Instant, Duration)>,
 }
 
+/// A count of the store's, which it had at some time between these two.
+#[derive(Clone, Copy)]
+struct Count {
+    asked: Instant,
+    answered: Instant,
+    count: u64,
+}
+
 impl Readings {
     fn look(&mut self, store: &Listening) -> Result<()> {
+        let asked = Instant::now();
         let said = String::from_utf8(store.ask(b"stats\r\n", b"END\r\n")?)?;
         let line = said.lines().find_map(|line| line.strip_prefix("STAT get_misses "));
-        self.counts.push((Instant::now(), line.context("no get_misses")?.trim().parse()?));
+        let count = line.context("no get_misses")?.trim().parse()?;
+        self.counts.push(Count { asked, answered: Instant::now(), count });
         Ok(())
     }
 
@@ -86,22 +96,26 @@ impl Readings {
     /// behind that.
     fn in_ten_seconds(&self) -> Option<[f64; 2]> {
         let span = Duration::from_secs(10);
-        let rates = self.counts.iter().filter_map(move |(from, before)| {
-            let (to, after) = self.counts.iter().find(|(to, _)| *to - *from >= span)?;
-            let stalls = self.stalls.iter().filter(|(until, _)| *until + EVERY > *from && until < to);
+        let rates = self.counts.iter().filter_map(move |from| {
+            let to =
+                self.counts.iter().find(|to| to.asked.saturating_duration_since(from.answered) >= span)?;
+            let stalls = self.stalls.iter();
+            let stalls = stalls.filter(|(until, _)| *until + EVERY > from.asked && *until < to.answered);
             let stood_still: f64 = stalls.map(|(_, late)| late.as_secs_f64()).sum();
-            let count = (after - before) as f64;
-            let seconds = (*to - *from).as_secs_f64();
-            Some([count / (seconds - stood_still), (count - LIMIT * stood_still) / seconds])
+            let count = (to.count - from.count) as f64;
+            let shortest = (to.asked - from.answered).as_secs_f64();
+            let longest = (to.answered - from.asked).as_secs_f64();
+            Some([count / (shortest - stood_still), (count - LIMIT * stood_still) / longest])
         });
         rates.reduce(|[least, most], [slow, fast]| [least.min(slow), most.max(fast)])
     }
 
     /// The reads in the first second of them.
     fn in_first_second(&self) -> Option<u64> {
-        let first = self.counts.iter().rfind(|(_, count)| *count == 0)?;
-        let last = self.counts.iter().find(|(at, _)| *at - first.0 >= Duration::from_secs(1))?;
-        Some(last.1)
+        let first = self.counts.iter().rfind(|first| first.count == 0)?;
+        let is_later =
+            |last: &&Count| last.asked.saturating_duration_since(first.answered) >= Duration::from_secs(1);
+        Some(self.counts.iter().find(is_later)?.count)
     }
 }
 
