@@ -11,7 +11,7 @@
 
 use gate_common::units::Nanos;
 
-/// What a store has answered in a window.
+/// The answers of a store in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answers {
     /// How many.
