@@ -28,7 +28,7 @@ pub(super) enum Slot {
     Early,
     /// Together with others.
     Shared,
-    /// After those, [`PACED_AT_ONCE`](super::queue::PACED_AT_ONCE) at a time: it counts against the clock, and takes a part of one core.
+    /// After those, [`PACED_AT_ONCE`](super::queue::PACED_AT_ONCE) at a time: it counts against the clock, and takes up to a core.
     Paced,
     /// After all others, with the machine to itself.
     Exclusive,

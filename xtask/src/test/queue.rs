@@ -48,8 +48,8 @@ pub(super) struct Outcome {
     pub(super) output: String,
 }
 
-/// The number of paced cases that run at once.
-pub(super) const PACED_AT_ONCE: usize = 3;
+/// The number of paced cases that run at once: each takes up to a core.
+pub(super) const PACED_AT_ONCE: usize = 2;
 
 /// Runs all cases: the paced ones after the shared, and the exclusive ones at the end, one after the other.
 ///
