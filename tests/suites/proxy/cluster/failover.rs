@@ -151,8 +151,10 @@ fn fail_over(service: &str, fails: impl FnOnce(&Site, &Load) -> Result<()>) -> R
             load.goes_on()
         });
         load.ends.store(true, Ordering::SeqCst);
-        let counts = running.into_iter().map(|client| client.join().expect("it ends")).collect();
-        failed.and(counts)
+        let counts =
+            running.into_iter().map(|client| client.join().expect("it ends")).collect::<Result<Vec<_>>>();
+        // A client that has failed is why it did not go on.
+        counts.and_then(|counts| failed.map(|()| counts))
     })?;
     let mut client = site.client()?;
     for (key, count) in counts.iter().flatten() {
