@@ -41,8 +41,10 @@ pub struct Node {
 /// Each of a service's stores at `now`, with their times in the window.
 pub(super) fn of(metrics: &ServiceMetrics, window: &[NodeTimes], now: Nanos) -> Vec<Node> {
     let readings = metrics.nodes();
-    let times: Vec<_> =
-        readings.iter().map(|reading| window.iter().find(|times| times.is_of(reading))).collect();
+    let times = readings.iter().map(|NodeReading { number, place, .. }| {
+        window.iter().find(|times| times.is_of(*number, &place.address))
+    });
+    let times: Vec<_> = times.collect();
     let answers = times.iter().map(|times| Answers {
         count: times.map_or(0, |found| found.times.len()),
         p90: times.and_then(|found| found.times.percentile(90.0)),

@@ -39,7 +39,7 @@ pub(super) struct ServiceReading {
     pub(super) counts: Vec<Counts>,
     pub(super) refusals: RefusalSnapshot,
     pub(super) read_prices: ByClass<ReadPriceSums>,
-    /// Of each store, if they are several; between two readings of those that both are of.
+    /// The times of each store, if they are several; between two readings only of stores that are in both.
     pub(super) nodes: Vec<NodeTimes>,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct NodeTimes {
 }
 
 impl NodeTimes {
-    /// True if they are of this store: another may have had its place, whose times are not its own.
-    pub(super) fn is_of(&self, store: &NodeReading) -> bool {
-        self.number == store.number && self.address == store.place.address
+    /// True if they are of the store in this place with this address: another may have had the place, whose times are not its own.
+    pub(super) fn is_of(&self, number: usize, address: &str) -> bool {
+        self.number == number && self.address == address
     }
 
     fn all(service: &ServiceMetrics) -> Vec<Self> {
@@ -69,8 +69,8 @@ impl NodeTimes {
 
     /// The difference since this store's among `earlier` ones, if it was there.
     fn since(&self, earlier: &[Self]) -> Option<Self> {
-        let is_same = |other: &&Self| other.number == self.number && other.address == self.address;
-        let times = self.times.since(&earlier.iter().find(is_same)?.times);
+        let before = earlier.iter().find(|other| other.is_of(self.number, &self.address))?;
+        let times = self.times.since(&before.times);
         Some(Self { times, ..self.clone() })
     }
 }

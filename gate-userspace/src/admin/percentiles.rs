@@ -18,7 +18,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Those of these times; `None` if there are none.
+    /// The percentiles of these times; `None` if there are none.
     pub(super) fn of(times: &LatencySnapshot) -> Option<Self> {
         let at = |percent| times.percentile(percent).map(ms);
         Some(Self { p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)? })

@@ -65,7 +65,7 @@ fn during_ticks(gate: &Listening, attack: impl Fn(&AtomicBool) -> Result<()> + S
                 most = most.max(gate.memory()?);
             }
             let ticks = generation(gate)? - first;
-            // As many as of a gate that nobody attacks, which a busy machine makes late as well.
+            // A gate that nobody attacks ticks beside it: a busy machine makes the ticks of both late.
             let of_calm = generation(&calm)? - first_of_calm;
             ensure!(ticks >= of_calm / 2, "{ticks} ticks, {of_calm} of a calm gate");
             Ok(most - before)

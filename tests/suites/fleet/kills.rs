@@ -44,7 +44,6 @@ struct Readings {
 }
 
 /// A count of the store's, which it had at some time between these two.
-#[derive(Clone, Copy)]
 struct Count {
     asked: Instant,
     answered: Instant,

@@ -315,7 +315,7 @@ fn excerpt(output: &str) -> String {
         line.starts_with("at ") || number.is_some_and(|number| number.parse::<u32>().is_ok())
     };
     let own = output.lines().take_while(|line| !line.ends_with(" ... FAILED"));
-    // What caused an error is numbered as frames are, and stands before them.
+    // The causes of an error are numbered as frames are, and stand before them.
     let mut is_behind = false;
     let mut is_told = |line: &&str| {
         is_behind |= line.trim().eq_ignore_ascii_case("stack backtrace:");

@@ -58,26 +58,26 @@ fn row(node: &Node) -> Vec<Cell> {
 
 /// The nodes that are slower than their peers, in a line for those who look at the whole service.
 pub(super) fn slow(nodes: &[Node]) -> Option<String> {
-    let slow: Vec<_> = nodes.iter().filter(|node| node.is_slow).collect();
-    let said = slow.iter().map(|node| {
+    let slow = nodes.iter().filter(|node| node.is_slow).map(|node| {
         let p90 = node.store_ms.map_or_else(String::new, |times| format!("p90 {} ms", time(times.p90)));
         let over =
             node.times_peers.map_or_else(String::new, |times| format!(", {times:.1} times its peers'"));
         format!("{} ({p90}{over})", node.address)
     });
-    let said: Vec<_> = said.collect();
-    let are = if slow.len() == 1 { "is" } else { "are" };
-    let count = format!("{} of {}", slow.len(), nodes.len());
-    (!slow.is_empty()).then(|| format!("{count} nodes {are} slow: {}", said.join(", ")))
+    line(nodes, "slow", &slow.collect::<Vec<_>>())
 }
 
-/// The nodes that are down, in a line for those who look at the whole service.
+/// The nodes that are down, likewise.
 pub(super) fn down(nodes: &[Node]) -> Option<String> {
-    let down: Vec<_> = nodes.iter().filter(|node| node.up == Some(false)).collect();
-    let names: Vec<_> = down.iter().map(|node| node.address.as_str()).collect();
-    let are = if down.len() == 1 { "is" } else { "are" };
-    let count = format!("{} of {}", down.len(), nodes.len());
-    (!down.is_empty()).then(|| format!("{count} nodes {are} down: {}", names.join(", ")))
+    let down = nodes.iter().filter(|node| node.up == Some(false)).map(|node| node.address.clone());
+    line(nodes, "down", &down.collect::<Vec<_>>())
+}
+
+/// A line that names the nodes that are so, if any are.
+fn line(nodes: &[Node], so: &str, names: &[String]) -> Option<String> {
+    let are = if names.len() == 1 { "is" } else { "are" };
+    let count = format!("{} of {}", names.len(), nodes.len());
+    (!names.is_empty()).then(|| format!("{count} nodes {are} {so}: {}", names.join(", ")))
 }
 
 #[cfg(test)]

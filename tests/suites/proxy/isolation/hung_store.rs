@@ -17,7 +17,7 @@ const CLIENTS: usize = 300;
 /// Two threads with five shared connections, and 16 that may be made at a time, each.
 const MOST: usize = 2 * (5 + 16) + 4;
 /// Clients between two looks at the connections: gate stands still for each.
-const LOOKED_AFTER: usize = 8;
+const BETWEEN_LOOKS: usize = 8;
 
 /// The connections of a gate to its store that are established, or about to be, as the kernel sees the end that made them.
 ///
@@ -51,14 +51,14 @@ fn logins_dedicated_and_large_requests_do_not_pile_up() -> Result<()> {
     store.stall()?;
     let before = connections_of(&gate, store.address)?;
     let mut most = before;
-    for some in clients.chunks_mut(LOOKED_AFTER) {
+    for some in clients.chunks_mut(BETWEEN_LOOKS) {
         for (client, asked) in some.iter_mut().zip(asked.iter().cycle()) {
             // It may be told before it has sent all.
             let _ = client.write_all(asked);
         }
         most = most.max(connections_of(&gate, store.address)?);
     }
-    for some in clients.chunks_mut(LOOKED_AFTER) {
+    for some in clients.chunks_mut(BETWEEN_LOOKS) {
         for client in some {
             let mut said = [0; 200];
             let len = client.read(&mut said)?;
