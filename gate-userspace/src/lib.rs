@@ -34,7 +34,7 @@ pub use gate_lab::{load, sim};
 pub use gate_limits as limits;
 pub use gate_policy as policy;
 pub use gate_protocol as protocol;
-pub use gate_system::{clock, system_error};
+pub use gate_system::{clock, mounts, system_error};
 
 pub mod admin;
 pub mod bypass;

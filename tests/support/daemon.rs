@@ -5,11 +5,13 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use gate_userspace::admin::default_path;
 use xtask::lab::net::{CLIENT_INTERFACE, Net, SERVER_INTERFACE};
 use xtask::lab::process::ChildProcess;
 use xtask::paths;
 
 pub use crate::wait::PATIENCE;
+use crate::wait::wait_until;
 
 /// The beginning of the line that gate logs when it is attached.
 pub const ATTACHED: &str = "attached interface=";
@@ -67,7 +69,7 @@ impl Site {
         command
     }
 
-    /// Starts a gate and waits until it is attached.
+    /// Starts a gate and waits until it is attached and the next may start: one that is stopped before keeps all others waiting.
     ///
     /// # Errors
     ///
@@ -75,6 +77,8 @@ impl Site {
     pub fn start(&self, arguments: &[&str]) -> Result<ChildProcess> {
         let mut gate = self.launch(arguments)?;
         gate.wait_for(ATTACHED, PATIENCE)?;
+        let turn = default_path(self.pins()).with_added_extension("start");
+        wait_until("its turn to start is over", || Ok(!turn.exists()))?;
         Ok(gate)
     }
 

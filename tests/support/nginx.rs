@@ -23,7 +23,7 @@ pub struct Nginx {
 
 impl Nginx {
     /// One that serves a file `/N` of so many bytes for each of `files`, and says at `/echo` what it was asked, once it has
-    /// read the whole body.
+    /// read the whole body. At `/limited` is the file `/100`, 400 times a second, one after the other.
     ///
     /// # Errors
     ///
@@ -124,9 +124,10 @@ fn configuration(address: SocketAddr, directory: &str, tls: Option<&Issued>) -> 
         "daemon off;\nmaster_process off;\npid {directory}/pid;\nevents {{ worker_connections 1024; }}\nhttp {{\n\
          {temporary}log_format seen '$request_method $request_uri [$http_content_length] [$http_transfer_encoding]';\n\
          log_format status '$status $request_uri';\naccess_log {directory}/access.log seen;\naccess_log {directory}/status.log status;\nclient_max_body_size 0;\n\
-         underscores_in_headers on;\ndefault_type text/plain;\nserver {{\n\
+         underscores_in_headers on;\ndefault_type text/plain;\nlimit_req_zone $uri zone=limited:1m rate=400r/s;\nserver {{\n\
          {listen}\nroot {directory}/www;\nlocation /echo {{ proxy_pass http://{inner}/whole; proxy_set_header Echo \"{echo}\"; }}\n\
          location /whole {{ access_log off; return 200 \"$http_echo\\n\"; }}\n\
+         location = /limited {{ limit_req zone=limited burst=100000; alias {directory}/www/100; }}\n\
          location /close {{ keepalive_timeout 0; return 200 \"closed\\n\"; }}\n}}\n}}\n"
     )
 }

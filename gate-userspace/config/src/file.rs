@@ -23,14 +23,21 @@ impl Config {
     /// # Errors
     /// As [`Config::read`]; and [`Error::Override`].
     pub fn read_with(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
-        let text = read_text(path)?;
+        Self::parse_with(path, &read_text(path)?, overrides)
+    }
+
+    /// Parses the text of the file at `path`, with these values in place of its own.
+    ///
+    /// # Errors
+    /// As [`Config::read_with`].
+    pub fn parse_with(path: &Path, text: &str, overrides: &[Override]) -> Result<Self, Error> {
         let file = path.display().to_string();
         if overrides.is_empty() {
-            return Ok(Self::parse(&file, &text)?);
+            return Ok(Self::parse(&file, text)?);
         }
         // Whatever else is wrong with the file comes first.
-        match edit(&text, overrides) {
-            Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, &text)?),
+        match edit(text, overrides) {
+            Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, text)?),
             edited => Ok(Self::parse(&file, &edited?)?),
         }
     }

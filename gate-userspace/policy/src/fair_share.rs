@@ -11,8 +11,8 @@
 //! the level is accepted with the chance `level / demand`, by a draw for each request; everyone else passes. So nothing is
 //! given away: what one does not use goes to those who want more, and then to the tier below.
 //!
-//! - *Demand* is what a tenant wants to send to the store, refused or not: an average over two seconds, so that a burst is no
-//!   excess, which falls sooner when they stop. What is accepted of a sudden flood follows the last tick.
+//! - *Demand* is what a tenant wants to send to the store, refused or not: an average over two seconds, or over as long as some twenty
+//!   requests take, so that a burst is no excess, which falls sooner when they stop. What is accepted of a sudden flood follows the last tick.
 //! - *The queue* tells how far the measure is off. The sum that is given is the capacity, and up to a tenth more while
 //!   the queue is shorter than `WANTED_QUEUE`. While it is longer, those above their share get less than it, down to half. So a tier that was shed is let in again by
 //!   at most a tenth of a tick's work at a time, as soon as there is room, and the store is never without work.
@@ -77,8 +77,8 @@ pub struct Tick<'a> {
 /// A sharer's part of the store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Its part, in thousandths of a request unit a second. What it does not ask for is others'.
-    pub mru_per_sec: f64,
+    /// Its part, in thousandths of a request unit a second; `None` where there is enough for all. What it does not ask for is others'.
+    pub mru_per_sec: Option<f64>,
     /// The recent demand, likewise.
     pub demand_mru_per_sec: f64,
     /// The chance that a request of its is accepted, from 0 to 1.
@@ -146,9 +146,11 @@ impl FairShare {
         let seconds = tick.interval.0 as f64 / 1e9;
         // A tick that is late counts as several.
         let new_short = weight_of(1.0 / SHORT_MEMORY, seconds);
+        let counted = self.price * COUNTED / TICK_SECONDS;
         for demand in self.sharers.values_mut() {
             demand.last = std::mem::take(&mut demand.offered_mru) as f64 / seconds;
-            demand.ticks = (demand.ticks + seconds / TICK_SECONDS).min(MEMORY);
+            let memory = (counted / demand.long.max(1.0)).clamp(MEMORY, LONGEST_MEMORY);
+            demand.ticks = (demand.ticks + seconds / TICK_SECONDS).min(memory);
             demand.long += (demand.last - demand.long) * weight_of(1.0 / demand.ticks, seconds);
             demand.short += (demand.last - demand.short) * new_short;
         }
@@ -296,8 +298,9 @@ impl FairShare {
             let near = fill(&mut demands, left.near);
             let asked: f64 = demands.iter().map(|(demand, _)| demand).sum();
             left = Level { capacity: (left.capacity - asked).max(0.0), near: (left.near - asked).max(0.0) };
+            let burst = self.price * BURST / (SHORT_MEMORY * TICK_SECONDS);
             for (_, demand) in self.sharers.range_mut(range) {
-                demand.take((level, near), weigh(demand), of_excess);
+                demand.take((level, near), weigh(demand), (of_excess, burst));
                 is_refused |= demand.share.accepted < 1.0;
             }
         }
@@ -321,7 +324,7 @@ impl Demand {
         last: 0.0,
         offered_mru: 0,
         share: Share {
-            mru_per_sec: 0.0,
+            mru_per_sec: Some(0.0),
             demand_mru_per_sec: 0.0,
             accepted: 1.0,
             is_above: false,
@@ -334,8 +337,9 @@ impl Demand {
         self.long.min(self.short * 2.0)
     }
 
-    /// Takes the share at a level, and notes if it asks for more than at the one `near` it.
-    fn take(&mut self, (level, near): (f64, f64), weight: f64, of_excess: f64) {
+    /// Takes the share at a level, and notes if it asks for more than at the one `near` it. Requests that come at once are no flood up to
+    /// this `burst` a second.
+    fn take(&mut self, (level, near): (f64, f64), weight: f64, (of_excess, burst): (f64, f64)) {
         let recent = self.recent();
         let most = level * weight;
         let back = if self.share.is_above { BACK_BELOW } else { 1.0 };
@@ -346,8 +350,8 @@ impl Demand {
         let excess = ((asked - most) / most.max(1.0)).clamp(0.0, 1.0);
         let kept = 1.0 - (1.0 - of_excess) * excess;
         let accepted = if recent > most { (most * kept / asked).min(1.0) } else { 1.0 };
-        let mru_per_sec = most.min(f64::MAX);
-        let waits_behind = is_above || self.short > near * weight * 2.0;
+        let mru_per_sec = most.is_finite().then_some(most);
+        let waits_behind = is_above || self.short > near * weight * 2.0 + burst;
         self.share = Share { mru_per_sec, demand_mru_per_sec: recent, accepted, is_above, waits_behind };
     }
 }
@@ -374,6 +378,11 @@ fn fill(demands: &mut [(f64, f64)], capacity: f64) -> f64 {
 
 /// The averages of demand: in ticks, and the length of one. Two requests a second are told from four by the longer one.
 const MEMORY: f64 = 20.0;
+/// The average of few requests tells little: it is of about so many, but of 10 s at most.
+const COUNTED: f64 = 20.0;
+const LONGEST_MEMORY: f64 = 100.0;
+/// So many requests that come at once are no flood, however small a share is.
+const BURST: f64 = 4.0;
 const SHORT_MEMORY: f64 = 3.0;
 /// The ticks in which a new tenant is taken to have asked for nothing: a burst is no excess, a flood soon is one.
 const UNSEEN: f64 = 4.0;

@@ -9,8 +9,8 @@
 //!
 //! **Rule.** The owner's bucket takes debts up to the limit's `max_debt`, as a gate's own does; at least [`CORRECTION`] and one request
 //! for each gate, so that what gates gave out too much within an interval is paid back, and otherwise at most [`LONGEST_DEBT`]. What is beyond that is forgiven. While it is half full nobody is held back. Once a report leaves less in it than that
-//! (beside what comes in within the time of the report), and until [`HELD_BACK`] after the last such report and the last refusal,
-//! a gate may give out its proportion of
+//! (beside what comes in within the time of the report), or a gate comes that another owner held back, and until [`HELD_BACK`] after the last
+//! such report and the last refusal, a gate may give out its proportion of
 //!
 //! ```text
 //! (limit + level / CORRECTION) * boost      (level: what is left in the bucket, below zero in debt)
@@ -23,6 +23,10 @@
 //! sum zero is waited for. What the gates have been granted together is never more than all of it: one that is asked for more gets
 //! it as others report that they are asked for less.
 //!
+//! A part that holds less than one request comes one request at a time: each gate has its turn when its part has come in, and nothing in
+//! between. Turns are spread evenly over the gates from the beginning. If each had a bucket of one request that fills slowly, all would be
+//! empty at once after a burst, and full at once when their rates had brought in one request each.
+//!
 //! Small parts waste some of the limit: requests come by chance, and a bucket of one request gives out less than its rate. So as long
 //! as requests are refused while the owner's bucket is half full, `boost` rises, up to [`MOST_BOOST`]; else it falls to 1.
 //!
@@ -33,7 +37,10 @@
 
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
+use self::turn::{ONE, Turn};
 use crate::rate::Rate;
+
+mod turn;
 
 /// The part of a limit that a gate may give out until it has another answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +51,8 @@ pub enum Share {
     Part {
         /// Nothing before this point in time.
         reject_until: Nanos,
-        /// At least a thousandth of a request unit per second, and of a slower limit [`Rate::SLOWEST`].
+        /// At least a thousandth of a request unit per second, and of a slower limit [`Rate::SLOWEST`]. Of a part that holds less than one
+        /// request that, or one request within an interval when it is the gate's turn.
         rate: Rate,
         /// The most that is given out at once, in thousandths of a request unit; at least [`LEAST_BURST`].
         burst: u64,
@@ -85,6 +93,7 @@ struct Gate {
     demand: Demand,
     /// The proportion of the limit that it has been granted.
     granted: f64,
+    turn: Turn,
 }
 
 /// The rate that is asked for, in thousandths of a request unit per second, as of some moment.
@@ -187,6 +196,11 @@ impl FleetShares {
         self.fill(now, self.full_at.max(self.clock(now).saturating_add(full_in)));
     }
 
+    /// Holds gates back, as after a report that leaves little in the bucket: somebody else did.
+    pub fn hold_back(&mut self, now: Nanos) {
+        self.held_until = self.held_until.max(now.saturating_add(HELD_BACK));
+    }
+
     /// Sets when the bucket is full: then, or as late as may be.
     fn fill(&mut self, now: Nanos, full_at: Nanos) {
         let each = u64::from(LEAST_BURST.0).saturating_mul(self.gates.len().max(1) as u64);
@@ -265,7 +279,7 @@ impl FleetShares {
         // What a report brings at once has been used over some time.
         let in_report = used.within.saturating_sub(credited).0 as f64;
         if level + in_report < self.burst.0 as f64 / 2.0 || used.refused > 0 && now < self.held_until {
-            self.held_until = now.saturating_add(HELD_BACK);
+            self.hold_back(now);
         }
         if used.refused > 0 {
             self.refused = self.refused.max(now);
@@ -275,7 +289,8 @@ impl FleetShares {
         self.reported = self.reported.max(now);
         let factor = match (is_scarce, are_refused) {
             (true, _) => (-fraction(passed, BOOST_FALLS)).exp2(),
-            (false, true) => fraction(passed, BOOST_RISES).exp2(),
+            // Before the first report, and while nothing was asked for, nothing was refused either.
+            (false, true) => fraction(passed.min(used.within), BOOST_RISES).exp2(),
             (false, false) => (-fraction(passed, BOOST_RISES)).exp2(),
         };
         self.boost = (self.boost * factor).clamp(1.0, MOST_BOOST);
@@ -285,10 +300,14 @@ impl FleetShares {
         let within = used.within.max(SHORTEST).0 as f64 / NANOS_PER_SEC as f64;
         let asked_for = used.charged.saturating_add(used.refused) as f64 / within;
         let place = self.place(gate).unwrap_or_else(|place| {
-            self.gates.insert(place, Gate { number: gate, demand: Demand::default(), granted: 0.0 });
+            self.gates.insert(
+                place,
+                Gate { number: gate, demand: Demand::default(), granted: 0.0, turn: Turn::of(gate, now) },
+            );
             place
         });
         let most = self.per_sec();
+        self.gates[place].turn.interval = used.within.max(SHORTEST);
         let demand = &mut self.gates[place].demand;
         let as_of = now.max(demand.as_of);
         *demand = Demand { per_sec: asked_for.min(most).max(demand.at(as_of)), as_of };
@@ -308,9 +327,13 @@ impl FleetShares {
         let factor = 1.0 + level / CORRECTION.0 as f64;
         let nano = self.rate.nano() as f64 * proportion * factor.max(0.0) * self.boost;
         let burst = self.per_sec() * proportion * fraction(self.burst, Nanos::from_secs(1));
+        let rate = match self.place(gate) {
+            Ok(place) if burst < ONE => self.gates[place].turn.take(now, nano / 1e6).unwrap_or(Rate::SLOWEST),
+            Ok(_) | Err(_) => Rate::from_nano(nano as u64),
+        };
         Share::Part {
             reject_until: reject_until(now.saturating_add(self.full_in(now)), self.burst),
-            rate: Rate::from_nano(nano as u64).max(self.slowest_share()),
+            rate: rate.max(self.slowest_share()),
             burst: (burst as u64).max(LEAST_BURST.0.into()),
         }
     }

@@ -23,6 +23,7 @@ pub mod peers;
 pub mod placement;
 pub mod pricing;
 pub mod range;
+pub mod rank;
 pub mod rate;
 pub mod read_cost;
 pub mod rejection_rate;

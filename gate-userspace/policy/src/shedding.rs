@@ -210,6 +210,8 @@ pub struct Shedding {
     calm_since: Option<Nanos>,
     /// How long it must be before the next probe.
     wait: Nanos,
+    /// By tier: when it last began to be dearer, refused, or treated as usual.
+    treated_since: [Nanos; 4],
 }
 
 impl Shedding {
@@ -242,6 +244,7 @@ impl Shedding {
             paced: false,
             calm_since: None,
             wait,
+            treated_since: [Nanos::ZERO; 4],
         })
     }
 
@@ -272,6 +275,13 @@ impl Shedding {
             rung if rung > DOUBLINGS => Treatment::Refused,
             rung => Treatment::Dearer(rung),
         }
+    }
+
+    /// How long a tier has been dearer, by whatever factor, or refused; `None` while it is neither.
+    #[must_use]
+    pub fn treated_for(&self, tier: Tier) -> Option<Nanos> {
+        let since = self.treated_since[tier.index()];
+        (self.treatment(tier) != Treatment::Normal).then(|| self.now.saturating_sub(since))
     }
 
     /// Where shedding stands.
@@ -360,7 +370,11 @@ impl Shedding {
         let tier = tier_of(level.min(self.level));
         let from = self.treatment(tier);
         (self.level, self.phase, self.since) = (level, phase, self.now);
-        Transition { tier, from, to: self.treatment(tier), phase, cause }
+        let to = self.treatment(tier);
+        if std::mem::discriminant(&from) != std::mem::discriminant(&to) {
+            self.treated_since[tier.index()] = self.now;
+        }
+        Transition { tier, from, to, phase, cause }
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Done {
     pub saved: Option<String>,
     /// The changes that count from the next start only.
     pub later: Vec<String>,
+    /// True if the file had been edited since it was read: all that it says is in force with this.
+    #[serde(default)]
+    pub edited: bool,
 }
 
 /// One key's change.

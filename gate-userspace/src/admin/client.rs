@@ -19,6 +19,7 @@ use super::cache::{Purged, VerifiedCaches};
 use super::change::{Done, Order};
 use super::document::{Document, Failure, SCHEMA_VERSION, Versioned};
 use super::listing::Tenants;
+use super::members::MemberList;
 use super::selection::Selection;
 use super::verdicts::Watched;
 use crate::explanation::{Asker, Explanation, Question};
@@ -113,6 +114,18 @@ pub fn daemon(path: &Path) -> Result<i32, Error> {
 pub fn tenants(path: &Path, wanted: &Selection) -> Result<Tenants, Error> {
     let request = Request::get(format!("/v1/{}?{}", Tenants::NAME, wanted.query())).body(Body::empty());
     ask(path, request, PATIENCE)
+}
+
+/// Reads the members of the gate's tenants that have least left; of one tenant alone if it is named.
+///
+/// # Errors
+///
+/// [`Error`].
+pub fn members(path: &Path, tenant: Option<&str>) -> Result<MemberList, Error> {
+    let query = tenant.map_or_else(String::new, |name| {
+        format!("?tenant={}", percent_encode(name.as_bytes(), NON_ALPHANUMERIC))
+    });
+    ask(path, Request::get(format!("/v1/{}{query}", MemberList::NAME)).body(Body::empty()), PATIENCE)
 }
 
 /// Reads the sampled verdicts of the gate at `path`, from number `from` on.

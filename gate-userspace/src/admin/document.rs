@@ -10,7 +10,9 @@ use super::health::{Live, Ready};
 use super::history::History;
 use super::hotkeys::Hotkeys;
 use super::listing::Tenants;
+use super::members::MemberList;
 use super::queues::Queues;
+use super::reasons::Reasons;
 use super::snapshot::Snapshot;
 use super::status::Status;
 use super::verdicts::{SourceList, Watched};
@@ -39,11 +41,13 @@ documents! {
     Tenants: "tenants",
     Hotkeys: "hotkeys",
     Queues: "queues",
+    MemberList: "members",
     SourceList: "sources",
     Watched: "watch",
     Explanation: "explain",
     Caches: "cache",
     History: "history",
+    Reasons: "reasons",
 }
 
 /// A document with the version of its schema.
@@ -71,9 +75,9 @@ pub struct Failure {
 }
 
 /// The schemas that [`schema`] knows.
-pub const SCHEMAS: [&str; 17] = [
-    "live", "ready", "status", "tenants", "hotkeys", "queues", "explain", "sources", "watch", "events",
-    "history", "cache", "purge", "verify", "order", "set", "error",
+pub const SCHEMAS: [&str; 19] = [
+    "live", "ready", "status", "tenants", "hotkeys", "queues", "explain", "members", "sources", "watch",
+    "events", "history", "reasons", "cache", "purge", "verify", "order", "set", "error",
 ];
 
 /// The JSON schema of a document, of the body of `POST /v1/set` (`order`), of its result (`set`), of a failure
@@ -87,6 +91,7 @@ pub fn schema(name: &str) -> Option<Schema> {
         Tenants::NAME => schema_for!(Versioned<Tenants>),
         Hotkeys::NAME => schema_for!(Versioned<Hotkeys>),
         Queues::NAME => schema_for!(Versioned<Queues>),
+        MemberList::NAME => schema_for!(Versioned<MemberList>),
         SourceList::NAME => schema_for!(Versioned<SourceList>),
         Watched::NAME => schema_for!(Versioned<Watched>),
         Explanation::NAME => schema_for!(Versioned<Explanation>),
@@ -95,6 +100,7 @@ pub fn schema(name: &str) -> Option<Schema> {
         "verify" => schema_for!(Versioned<VerifiedCaches>),
         "events" => schema_for!(Versioned<Snapshot>),
         History::NAME => schema_for!(Versioned<History>),
+        Reasons::NAME => schema_for!(Versioned<Reasons>),
         "order" => schema_for!(Order),
         "set" => schema_for!(Versioned<Done>),
         "error" => schema_for!(Versioned<Failure>),

@@ -22,9 +22,11 @@ use super::explain;
 use super::health::{Health, Live, Ready};
 use super::history::Recorder;
 use super::hotkeys::{self, Hotkeys};
+use super::members;
 use super::metrics::{CONTENT_TYPE, Metrics, OwnerMetrics};
 use super::page;
 use super::queues::Queues;
+use super::reasons::Reasons;
 use super::response::{failed, json, text};
 use super::selection::Selection;
 use super::sources::Sources;
@@ -110,6 +112,7 @@ fn open(metrics: Arc<Metrics>) -> Router<Arc<Sources>> {
         .route("/v1/status", get(async |State(context): Shared| document(context.status())))
         .route("/v1/tenants", get(tenants))
         .route("/v1/cache", get(async |State(context): Shared| document(Caches::read(&context.caches))))
+        .route("/v1/reasons", get(async || document(Reasons::all())))
         .route("/v1/queues", get(async |State(context): Shared| document(queues(&context))))
         .route("/v1/events", get(async |State(context): Shared, viewing| follow(&context, viewing, false)))
         .route(
@@ -123,6 +126,7 @@ fn with_keys() -> Router<Arc<Sources>> {
     Router::new()
         .route("/v1/hotkeys", get(async |State(context): Shared| document(hotkeys(&context))))
         .route("/v1/explain", get(explained))
+        .route("/v1/members", get(members))
         .route("/v1/sources", get(async |State(context): Shared| document(verdicts::sources(&context))))
         .route("/v1/watch", get(watched))
         .route(
@@ -152,6 +156,16 @@ fn hotkeys(context: &Sources) -> Hotkeys {
 fn queues(context: &Sources) -> Queues {
     let overrides = context.overrides.borrow().clone();
     Queues::read(&context.queues, &overrides, clock::monotonic())
+}
+
+async fn members(State(context): Shared, uri: Uri) -> Response {
+    // There may be many to look at.
+    let read = move || members::read(&context, uri.query().unwrap_or_default());
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Ok(members)) => document(members),
+        Ok(Err(wrong)) => failed(StatusCode::UNPROCESSABLE_ENTITY, &wrong),
+        Err(error) => failed(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
 }
 
 async fn watched(State(context): Shared, uri: Uri) -> Response {
@@ -210,7 +224,7 @@ async fn verified(State(context): Shared) -> Response {
 
 async fn unknown(uri: Uri) -> Response {
     let said = format!(
-        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/sources, /v1/watch, /v1/cache, /v1/events, /v1/history and, over the socket of `admin`, /v1/set, /v1/cache/purge and /v1/cache/verify",
+        "gate {} has no {}; there are /live, /ready, /metrics, /v1/status, /v1/tenants, /v1/hotkeys, /v1/queues, /v1/explain, /v1/members, /v1/sources, /v1/watch, /v1/cache, /v1/events, /v1/history, /v1/reasons and, over the socket of `admin`, /v1/set, /v1/cache/purge and /v1/cache/verify",
         env!("CARGO_PKG_VERSION"),
         shortened(uri.path()),
     );

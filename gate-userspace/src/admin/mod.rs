@@ -19,6 +19,7 @@
 //! - [`price`], [`store`], [`nodes`], [`percentiles`]: prices, stores and times in these documents.
 //! - [`observer`]: the window of counters that a document shows.
 //! - [`status`], [`tenants`], [`hotkeys`], [`queues`]: the documents, read from the maps or what threads count.
+//! - [`members`]: the members of tenants that have spent most.
 //! - [`selection`], [`listing`]: the tenants that a query wants, in its order; [`rates`], [`totals`], `survey`: what each does a
 //!   second, and all of them together.
 
@@ -38,6 +39,7 @@ mod http;
 pub mod in_passing;
 pub mod interception;
 pub mod listing;
+pub mod members;
 mod metrics;
 pub mod nodes;
 pub mod observer;
@@ -46,6 +48,7 @@ pub mod percentiles;
 pub mod price;
 pub mod queues;
 pub mod rates;
+pub mod reasons;
 mod response;
 pub mod selection;
 mod server;

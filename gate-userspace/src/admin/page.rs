@@ -62,6 +62,13 @@ mod tests {
     }
 
     #[test]
+    fn the_page_knows_where_commands_look_for_a_gate() {
+        let path = crate::admin::default_path(std::path::Path::new("/sys/fs/bpf/gate"));
+        let line = format!("const DEFAULT_SOCKET = '{}';", path.display());
+        assert!(FILES[2].2.contains(&line), "{line}");
+    }
+
+    #[test]
     fn the_page_writes_no_markup_of_names() {
         let script = FILES[2].2;
         for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {

@@ -13,6 +13,9 @@ pub struct Percentiles {
     pub p50: f64,
     /// The 90th percentile.
     pub p90: f64,
+    /// The 95th percentile.
+    #[serde(default)]
+    pub p95: Option<f64>,
     /// The 99th percentile.
     pub p99: f64,
 }
@@ -21,7 +24,19 @@ impl Percentiles {
     /// The percentiles of these times; `None` if there are none.
     pub(super) fn of(times: &LatencySnapshot) -> Option<Self> {
         let at = |percent| times.percentile(percent).map(ms);
-        Some(Self { p50: at(50.0)?, p90: at(90.0)?, p99: at(99.0)? })
+        Some(Self { p50: at(50.0)?, p90: at(90.0)?, p95: at(95.0), p99: at(99.0)? })
+    }
+
+    /// The time at a percentile that an objective names, if it is measured.
+    #[must_use]
+    pub fn at(&self, percentile: &str) -> Option<f64> {
+        match percentile {
+            "p50" => Some(self.p50),
+            "p90" => Some(self.p90),
+            "p95" => self.p95,
+            "p99" => Some(self.p99),
+            _ => None,
+        }
     }
 }
 

@@ -43,7 +43,8 @@ pub struct Probed {
     pub name: String,
     /// True if it can be reached.
     pub up: bool,
-    /// As of [`Service::latency_ratio`].
+    /// How its store is doing: about 1 when healthy, towards 0.3 when latency climbs; nothing while there is
+    /// too little to say.
     pub latency_ratio: Option<f64>,
     /// The recent p95 of its answers.
     pub p95_ms: Option<f64>,
@@ -51,9 +52,12 @@ pub struct Probed {
     pub failures: u64,
     /// Where shedding stands, if it is on.
     pub shedding: Option<String>,
-    /// As of [`TierQueue::rung`], by tier, the most critical first.
+    /// By tier, the most critical first: how much dearer its requests are, doubled so often; at 7 they are refused.
     pub rungs: [u32; 4],
-    /// As of [`Service::overrides`].
+    /// By tier: how long they have been dearer, or refused, in seconds; nothing while they are neither.
+    #[serde(default)]
+    pub rungs_for_s: [Option<f64>; 4],
+    /// The overrides, by key.
     #[serde(default)]
     pub overrides: BTreeMap<String, String>,
 }
@@ -93,7 +97,7 @@ pub struct Service {
     pub tiers: Vec<TierQueue>,
     /// Those of which there were any.
     pub types: Vec<QueryType>,
-    /// Those that were refused as soon as they were decoded.
+    /// Requests that were refused as soon as they were decoded.
     #[serde(default)]
     pub refusals: Refusals,
     /// The counters since the start.
@@ -126,6 +130,9 @@ pub struct TierQueue {
     pub stands: bool,
     /// How much dearer the tier's requests are: doubled so often; at 7 they are refused.
     pub rung: u32,
+    /// How long they have been dearer, or refused, in seconds; nothing while they are neither.
+    #[serde(default)]
+    pub rung_for_s: Option<f64>,
 }
 
 /// Refusals that were decided as soon as the request was decoded.
@@ -174,7 +181,7 @@ pub struct QueryType {
     pub wait_ms: Option<Percentiles>,
     /// How long the store took.
     pub processing_ms: Option<Percentiles>,
-    /// The sum of both.
+    /// How long they took together: waiting and the store.
     pub response_ms: Option<Percentiles>,
     /// The objective of response times, by percentile.
     pub objective_ms: BTreeMap<String, f64>,
@@ -221,6 +228,7 @@ impl Probed {
             failures: report.probe_failures?,
             shedding: report.phase.map(str::to_owned),
             rungs: report.rungs,
+            rungs_for_s: report.treated_for.map(|time| time.map(seconds)),
             overrides: BTreeMap::new(),
         })
     }
@@ -242,6 +250,7 @@ impl Service {
                 expected_wait_ms: metrics.expected_wait(tier).map(ms),
                 stands: queue.stands,
                 rung: report.map_or(0, |report| report.rungs[tier.index()]),
+                rung_for_s: report.and_then(|report| report.treated_for[tier.index()]).map(seconds),
             }
         };
         let configured = config.services.iter().find(|found| found.name == metrics.name);
@@ -321,6 +330,10 @@ impl QueryType {
                 .collect(),
         }
     }
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.0 as f64 / 1e9
 }
 
 /// In nanoseconds, by the tiers of what was offered.

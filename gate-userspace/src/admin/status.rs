@@ -241,7 +241,7 @@ impl Status {
     #[must_use]
     pub fn with_stores(mut self, stores: &HashMap<&str, Store>) -> Self {
         for service in &mut self.services {
-            service.store = stores.get(service.name.as_str()).copied();
+            service.store = stores.get(service.name.as_str()).cloned();
         }
         self
     }
@@ -257,7 +257,7 @@ impl Status {
         for service in &mut self.services {
             let same = daemon.services.iter().find(|same| same.name == service.name);
             service.price.learned = same.and_then(|same| same.price.learned);
-            service.store = same.and_then(|same| same.store);
+            service.store = same.and_then(|same| same.store.clone());
         }
     }
 }

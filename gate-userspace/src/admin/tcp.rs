@@ -3,7 +3,10 @@
 //! A page in a browser can have it send requests to this port (DNS rebinding). Such requests name a host that is
 //! not among those that are allowed, and get no document.
 
+use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -34,6 +37,26 @@ impl Token {
     #[must_use]
     pub fn new(text: &[u8]) -> Self {
         Self(Sha256::digest(text).into())
+    }
+
+    /// The token in a file, without the blanks around it.
+    ///
+    /// # Errors
+    ///
+    /// The fault, and the remedy: a file that everyone may open, or that holds no token.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = fs::read(path).map_err(|error| error.to_string())?;
+        let mode = fs::metadata(path).map_err(|error| error.to_string())?.permissions().mode();
+        if mode & 0o007 != 0 {
+            return Err(format!("everyone may open it (mode {:o}): chmod o= it", mode & 0o777));
+        }
+        let token = text.trim_ascii();
+        if !(16..=1_024).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(
+                "it must hold 16 to 1,024 visible characters, e.g. of `openssl rand -hex 32`".to_owned()
+            );
+        }
+        Ok(Self::new(token))
     }
 
     /// Compares in a time that does not depend on either.

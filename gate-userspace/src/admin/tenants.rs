@@ -79,9 +79,9 @@ pub struct Tenant {
 /// The requests that one layer decided on, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LayerCounts {
-    /// Those that passed.
+    /// Requests that passed.
     pub passed: u64,
-    /// Those refused, by reason.
+    /// Requests refused, by reason.
     pub refused: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -174,14 +174,23 @@ impl Level {
         Self::of(maps, id, &maps.tenants.load_at(id, bank))
     }
 
+    /// The level of a bucket with the quota of the tenant with this number that will be full at this time, on gate's clock.
+    pub(super) fn of_member(maps: &Maps, id: usize, full_at: Nanos) -> Self {
+        let bank = offset_of!(Element, banks) + bank_of(maps.generation()) * size_of::<TenantState>();
+        Self::until(maps, full_at, &maps.tenants.load_at(id, bank))
+    }
+
     fn of(maps: &Maps, id: usize, state: &TenantState) -> Self {
+        Self::until(maps, Nanos(maps.quota_tat(id).load(Ordering::Relaxed)), state)
+    }
+
+    fn until(maps: &Maps, full_at: Nanos, state: &TenantState) -> Self {
         let now = maps.clock().at_monotonic(clock::monotonic());
-        let quota_tat = maps.quota_tat(id).load(Ordering::Relaxed);
-        let used_ns = quota_tat.saturating_sub(now.0);
+        let used_ns = full_at.saturating_sub(now).0;
         let burst = state.quota.burst_ns;
         Self {
             quota_ru_per_sec: state.quota.rate.units_per_sec().map(|milli| milli as f64 / 1e3),
-            debt: Nanos(debt_ns(quota_tat, now.0, burst)),
+            debt: Nanos(debt_ns(full_at.0, now.0, burst)),
             burst_left: if burst == 0 { 0.0 } else { 1.0 - used_ns.min(burst) as f64 / burst as f64 },
         }
     }

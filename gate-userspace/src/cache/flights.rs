@@ -1,8 +1,8 @@
 //! One fetch for all who ask for the same at the same time.
 //!
 //! The first leads: it fetches, and its outcome is that of all who follow. A leader that is dropped has failed, so that
-//! nobody waits for one that is gone. A fetch waits in the queue as its leader's tier does, so nobody follows one of a lower tier
-//! than their own: the first of them leads another.
+//! nobody waits for one that is gone. A fetch waits in the queue with its leader's [`Rank`], so nobody follows one that goes after
+//! them: the first of them leads another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::body::Bytes;
 use tokio::sync::watch;
 
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 
 /// The fetches that are under way, by what is asked.
 #[derive(Debug)]
@@ -76,17 +76,17 @@ impl<T> Clone for Outcome<T> {
 }
 
 impl<T> Flights<T> {
-    /// Joins the fetch for a key that one of this tier or a more critical one leads, or begins it.
-    pub(super) fn join(self: &Arc<Self>, key: &[u8], tier: Tier) -> Joined<T> {
-        let of_tier = |tier: Tier| [key, NO_FIELD, &[tier as u8]].concat();
+    /// Joins the fetch for a key that does not go after this rank, or begins it.
+    pub(super) fn join(self: &Arc<Self>, key: &[u8], rank: Rank) -> Joined<T> {
+        let of_rank = |rank: Rank| [key, NO_FIELD, &[rank.index() as u8]].concat();
         let mut flights = self.lock();
-        for above in Tier::ALL.into_iter().take_while(|above| *above <= tier) {
-            let flight = flights.get(&of_tier(above)[..]);
+        for before in rank.not_after() {
+            let flight = flights.get(&of_rank(before)[..]);
             if let Some(flight) = flight.filter(|flight| !flight.is_outdated.load(Relaxed)) {
                 return Joined::Follower(flight.outcome.subscribe());
             }
         }
-        Joined::Leader(self.lead(&mut flights, of_tier(tier).into()))
+        Joined::Leader(self.lead(&mut flights, of_rank(rank).into()))
     }
 
     /// Begins a fetch for a key that nobody joins. A change of what is under the key outdates it like others.
@@ -144,14 +144,15 @@ impl<T> Drop for Lead<T> {
     }
 }
 
-/// The end of a key: no field has an empty name. A tier behind it is shorter than a number.
+/// The end of a key: no field has an empty name. A rank behind it is shorter than a number.
 const NO_FIELD: &[u8] = b"\0\0";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Tier;
 
-    const TIER: Tier = Tier::Standard;
+    const RANK: Rank = Rank { tier: Tier::Standard, waits_behind: false };
 
     fn lead(joined: Joined<()>) -> Lead<()> {
         match joined {
@@ -170,13 +171,13 @@ mod tests {
     #[test]
     fn a_leader_that_is_dropped_has_failed_and_another_leads() {
         let flights = Arc::new(Flights::default());
-        let first = lead(flights.join(b"a", TIER));
-        let outcome = follow(flights.join(b"a", TIER));
-        lead(flights.join(b"b", TIER)).complete(Outcome::NotShared);
+        let first = lead(flights.join(b"a", RANK));
+        let outcome = follow(flights.join(b"a", RANK));
+        lead(flights.join(b"b", RANK)).complete(Outcome::NotShared);
         assert!(outcome.borrow().is_none());
         drop(first);
         assert!(matches!(*outcome.borrow(), Some(Outcome::Failed)));
-        lead(flights.join(b"a", TIER)).complete(Outcome::NotShared);
+        lead(flights.join(b"a", RANK)).complete(Outcome::NotShared);
         assert!(flights.lock().is_empty());
     }
 
@@ -184,7 +185,7 @@ mod tests {
     fn nobody_joins_a_fetch_that_is_made_alone() {
         let flights = Arc::new(Flights::<()>::default());
         let alone = [flights.alone(b"a"), flights.alone(b"a")];
-        let shared = lead(flights.join(b"a", TIER));
+        let shared = lead(flights.join(b"a", RANK));
         flights.outdate(b"a");
         assert!(alone.iter().all(Lead::is_outdated) && shared.is_outdated());
         drop((alone, shared));
@@ -192,17 +193,19 @@ mod tests {
     }
 
     #[test]
-    fn nobody_follows_a_fetch_of_a_lower_tier() {
+    fn nobody_follows_a_fetch_that_goes_after_them() {
         let flights = Arc::new(Flights::default());
-        let low = lead(flights.join(b"a", Tier::BestEffort));
-        let of_low = follow(flights.join(b"a", Tier::BestEffort));
-        let high = lead(flights.join(b"a", Tier::Critical));
-        for tier in Tier::ALL {
-            assert!(follow(flights.join(b"a", tier)).borrow().is_none());
+        let low = lead(flights.join(b"a", Rank::LAST));
+        let of_low = follow(flights.join(b"a", Rank::LAST));
+        for rank in Rank::ALL.into_iter().rev().skip(1) {
+            let high = lead(flights.join(b"a", rank));
+            for after in Rank::ALL.into_iter().filter(|&after| after >= rank) {
+                assert!(follow(flights.join(b"a", after)).borrow().is_none());
+            }
+            high.complete(Outcome::NotShared);
+            assert!(of_low.borrow().is_none(), "it follows another");
         }
-        high.complete(Outcome::NotShared);
-        assert!(of_low.borrow().is_none(), "it follows another");
-        let high = lead(flights.join(b"a", Tier::Batch));
+        let high = lead(flights.join(b"a", Tier::Batch.into()));
         flights.outdate(b"a");
         assert!(low.is_outdated() && high.is_outdated());
         drop((low, high));
@@ -212,13 +215,13 @@ mod tests {
     #[test]
     fn nobody_joins_a_fetch_that_began_before_a_change() {
         let flights = Arc::new(Flights::default());
-        let old = lead(flights.join(b"a", TIER));
+        let old = lead(flights.join(b"a", RANK));
         flights.outdate(b"a");
-        let new = lead(flights.join(b"a", TIER));
+        let new = lead(flights.join(b"a", RANK));
         assert!(old.is_outdated() && !new.is_outdated());
         old.complete(Outcome::NotShared);
         assert!(
-            follow(flights.join(b"a", TIER)).borrow().is_none(),
+            follow(flights.join(b"a", RANK)).borrow().is_none(),
             "the old one's end is not the new one's"
         );
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
+use crate::admin::Token;
 use crate::bypass;
 use crate::cache::room_warnings;
 use crate::config::{ChangedDefault, Config, Error, Fault, Faults, Service, changed_defaults, read_text};
@@ -89,6 +90,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
                 warnings.extend(interface_warning(&config, &interfaces));
                 warnings.extend(dispatcher::socket_warnings(&config));
                 warnings.extend(room_warnings(&config));
+                warnings.extend(missing_token(&config));
                 warnings.extend(bypass::warnings(&config, &interfaces));
                 let changed_defaults = changed_defaults(&read_text(&args.file)?);
                 let intercepted = intercepted(&config);
@@ -153,7 +155,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// The configuration, with certificates and keys that can be used.
 fn read(args: &Args) -> Result<Config, Error> {
     let config = Config::read(&args.file)?;
-    let faults = dispatcher::certificate_faults(&config);
+    let mut faults = dispatcher::certificate_faults(&config);
+    faults.extend(token_fault(&config));
     if faults.is_empty() {
         Ok(config)
     } else {
@@ -242,6 +245,20 @@ fn interface_warning(config: &Config, interfaces: &[String]) -> Option<String> {
 }
 
 /// Memory beyond what is allowed, as a fault of the key that allows it.
+/// The fault of the file that `admin_token_file` names. One that is not there may be where gate is to run.
+fn token_fault(config: &Config) -> Option<Fault> {
+    let path = config.gate.admin_token_file.as_ref().filter(|path| path.exists())?;
+    let message = Token::read(path).err()?;
+    let value = Some(format!("{:?}", path.display().to_string()));
+    Some(Fault { line: 1, path: "gate.admin_token_file".to_owned(), value, message })
+}
+
+/// That the file of `admin_token_file` is not there.
+fn missing_token(config: &Config) -> Option<String> {
+    let path = config.gate.admin_token_file.as_ref().filter(|path| !path.exists())?;
+    Some(format!("gate.admin_token_file: there is no {}: without it gate does not start", path.display()))
+}
+
 fn fault_of(exceeded: &Exceeded) -> Fault {
     let key = match exceeded {
         Exceeded::PrefixMemory { .. } => "prefix_memory",

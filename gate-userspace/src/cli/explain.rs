@@ -123,7 +123,7 @@ fn verdict(explained: &Explanation) -> String {
     let refusal = || {
         let bucket = explained.bucket.as_ref().map_or_else(String::new, |bucket| format!(" of {bucket}"));
         let reason = explained.reason.as_deref().unwrap_or_default();
-        let wait = explained.retry_after_ms.filter(|ms| *ms > 0.0);
+        let wait = explained.retry_after_ms.filter(|ms| *ms >= LEAST_SHOWN_MS);
         let wait = wait.map_or_else(String::new, |ms| format!(", try again in {ms:.1} ms"));
         let rule = explained.denied_by.as_deref().map_or_else(String::new, |rule| denied_by(rule, explained));
         format!("{reason}{bucket}{rule}{wait}")
@@ -180,3 +180,6 @@ fn answer(bucket: &Bucket) -> String {
         None => "never holds as much".to_owned(),
     }
 }
+
+/// Less is printed as 0.0, which says nothing.
+const LEAST_SHOWN_MS: f64 = 0.05;

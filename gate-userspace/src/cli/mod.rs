@@ -21,6 +21,7 @@ mod listing;
 mod load;
 mod man;
 mod maps;
+mod members;
 mod peer;
 mod pins;
 mod print;
@@ -60,6 +61,7 @@ enum Command {
     Queues(queues::Args),
     Quota(quota::Args),
     Explain(explain::Args),
+    Members(members::Args),
     Sources(sources::Args),
     Watch(watch::Args),
     Cache(cache::Args),
@@ -94,6 +96,7 @@ pub fn main() -> ExitCode {
         Command::Queues(args) => queues::run(args),
         Command::Quota(args) => quota::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Members(args) => members::run(args),
         Command::Sources(args) => sources::run(args),
         Command::Watch(args) => watch::run(args),
         Command::Cache(args) => cache::run(args),
@@ -134,6 +137,21 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn the_commands_that_help_against_refusals_are_there() {
+        use crate::admin::reasons::{Command, Reasons};
+        for reason in Reasons::all().reasons {
+            let command = match reason.command {
+                Command::Set(key) => format!("gate set tenant.shop.{key} 5"),
+                Command::Look(command) => command.into_owned(),
+            };
+            for command in [command.clone(), format!("{command} --socket /run/gate/other.sock")] {
+                let parsed = Cli::command().try_get_matches_from(command.split(' '));
+                assert!(parsed.is_ok(), "{}: {command}", reason.reason);
+            }
+        }
+    }
 
     #[test]
     fn every_command_has_a_page_and_a_completion() -> anyhow::Result<()> {

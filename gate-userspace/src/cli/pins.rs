@@ -11,6 +11,7 @@ use crate::admin::status::{Status, is_stale};
 use crate::admin::tenants::Tenant;
 use crate::admin::{self, client};
 use crate::kernel::{self, Maps};
+use crate::mounts::hiding_namespace;
 
 /// Where to find the maps.
 #[derive(Debug, clap::Args)]
@@ -41,21 +42,9 @@ impl Pins {
     }
 }
 
-/// The network namespace for which `ip netns exec` has mounted another `/sys`, in which no file system of pins is: that mount has the
-/// namespace's name in place of a device.
-fn hiding_namespace(mounts: &str) -> Option<&str> {
-    let mut sys = mounts.lines().filter(|line| line.split(' ').nth(4) == Some("/sys"));
-    let (_, mounted) = sys.next_back()?.split_once(" - ")?;
-    let mut words = mounted.split(' ');
-    let kind = words.next()?;
-    let device = words.next()?;
-    (kind == "sysfs" && !["sysfs", "none", "sys"].contains(&device)).then_some(device)
-}
-
 /// The remedy where nobody runs, as far as this process can see.
 fn how_to_find() -> String {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    match hiding_namespace(&mounts) {
+    match hiding_namespace() {
         None => START_ONE.to_owned(),
         Some(name) => format!(
             ". `ip netns exec` hides /sys/fs/bpf with a /sys of its own: enter the namespace by `nsenter --net=/run/netns/{name} gate ...`, \
@@ -161,18 +150,3 @@ impl Source {
 }
 
 const DEFAULT: &str = "/sys/fs/bpf/gate";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_sys_is_told_by_its_device() {
-        let first =
-            "23 27 0:22 / /sys rw,relatime - sysfs sysfs rw\n45 23 0:39 / /sys/fs/bpf rw - bpf bpf rw\n";
-        assert_eq!(hiding_namespace(first), None);
-        let inner = format!("{first}48 44 0:40 / /sys rw,relatime shared:1 - sysfs blue rw\n");
-        assert_eq!(hiding_namespace(&inner), Some("blue"));
-        assert_eq!(hiding_namespace("nonsense\n1 2 3 4 /sys\n"), None);
-    }
-}

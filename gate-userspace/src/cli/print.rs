@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::admin::price::Price;
-use crate::admin::store::Store;
+use crate::admin::store::{Busy, Store};
 
 /// A number with its thousands apart.
 pub(super) fn count(count: u64) -> String {
@@ -44,8 +44,11 @@ pub(super) fn price(price: &Price) -> String {
 }
 
 /// The state of a store, and how long it has been so.
-pub(super) fn store(store: Store) -> String {
-    reached(store.up, store.for_s)
+pub(super) fn store(store: &Store) -> String {
+    let busy = store.busy.as_ref().map(|Busy { for_s, command }| {
+        format!(", busy for {for_s:.1} s ({})", command.replace('|', " ").to_ascii_uppercase())
+    });
+    reached(store.up, store.for_s) + &busy.unwrap_or_default()
 }
 
 /// Reachability, and how many seconds it has been so.
@@ -81,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_store_is_up_or_down_for_its_largest_two_units() {
-        let printed = |up, for_s| store(Store { up, for_s, connections: 1, clients: 2 });
+        let printed = |up, for_s| store(&Store { up, for_s, busy: None, connections: 1, clients: 2 });
         for (up, for_s, text) in [
             (None, 0.0, "not tried yet"),
             (Some(true), 0.9, "up for 0 s"),
@@ -92,6 +95,9 @@ mod tests {
         ] {
             assert_eq!(printed(up, for_s), text);
         }
+        let busy = Busy { for_s: 1.23, command: "xinfo|stream".to_owned() };
+        let store = Store { up: Some(true), for_s: 60.0, busy: Some(busy), connections: 1, clients: 2 };
+        assert_eq!(super::store(&store), "up for 1 min 0 s, busy for 1.2 s (XINFO STREAM)");
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! `gate queues`: how requests of proxied services fare.
 
 mod cells;
+mod guarded;
 mod nodes;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use self::cells::{or_dash, time, times};
+use self::cells::{REFUSED, health, lasting, met_by, or_dash, time, times};
+use self::guarded::{in_passing, probed};
 use super::listing::{Listing, NOTHING_LEFT};
 use super::pins::Source;
 use super::print;
 use super::table::{Cell, Column, Table, number, text};
 use crate::admin::document::Versioned;
-use crate::admin::in_passing::{InPassing, Response};
 use crate::admin::price::{Learned, Price};
-use crate::admin::queues::{Probed, QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written};
-use crate::policy::Tier;
+use crate::admin::queues::{QueryType, Queues, ReadPrice, Refusals, Service, TierQueue, Written};
 
 /// Show how requests of proxied services fare: waits, times and refusals by query type, and who waits by tier; of
 /// guarded ones what their probe finds, and what answers say that were measured in passing.
@@ -44,10 +44,11 @@ Examples:
   gate queues --json | jq '.services[].types[] | {name, accepted}'
 
 Times are percentiles of the last 10 to 20 s: the wait for the store, the store's own time, and both
-together beside their objective. `delay` is the longest wait lately, `expected` what one more request
-would wait now: of a tier, or of a type in the tiers that its requests have. `refused at once` are
-refusals that were decided when the request was decoded; those behind the store's answer to an
-earlier request of the same client cannot be written before it, and are not timed.
+together, also at the percentiles of their objective: `p95 31 of 20` misses it. `delay` is the longest
+wait lately, `expected` what one more request would wait now: of a tier, or of a type in the tiers that
+its requests have. `refused at once` are refusals that were decided when the request was decoded; those
+behind the store's answer to an earlier request of the same client cannot be written before it, and are
+not timed.
 
 Columns to sort by: tier, waiting, delay-ms, expected-ms, price, state of tiers; type, answered, accepted,
 waiting, expected, wait, store, together, objective of types; node, state, connections, answered, store,
@@ -97,60 +98,6 @@ fn shown(queues: &Queues, listing: &Listing) -> String {
     if parts.is_empty() { NOTHING_LEFT.to_owned() } else { parts.join("\n\n") }
 }
 
-fn health(ratio: Option<f64>, shedding: Option<&String>) -> String {
-    let ratio = ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"));
-    let shedding = shedding.map_or_else(String::new, |phase| format!(", {phase}"));
-    format!("latency ratio {ratio}{shedding}")
-}
-
-/// A guarded service in one line.
-fn probed(service: &Probed) -> String {
-    let Probed { name, up, latency_ratio, p95_ms, failures, shedding, rungs, overrides } = service;
-    let set = if overrides.is_empty() {
-        String::new()
-    } else {
-        format!("; set since the start: {}", print::settings(overrides))
-    };
-    let p95 =
-        p95_ms.map_or_else(String::new, |p95| format!(", probes answered within {} ms (p95)", time(p95)));
-    let met = Tier::ALL.into_iter().zip(rungs).filter(|(_, rung)| **rung > 0);
-    let met: String = met.map(|(tier, &rung)| format!(", {} {}", tier.name(), met_by(rung))).collect();
-    let state = if *up { "guarded" } else { "guarded, does not answer" };
-    format!(
-        "{name}: {state}, {}{met}{p95}, {} failed{set}",
-        health(*latency_ratio, shedding.as_ref()),
-        print::count(*failures)
-    )
-}
-
-/// The measured answers of a guarded service in one line.
-fn in_passing(service: &InPassing) -> String {
-    let InPassing { name, every, seen_percent, latency_ratio, response, classes, failed, .. } = service;
-    let of =
-        |Response { p50_ms, p95_ms }: &Response| format!("{} ms, p95 {} ms", time(*p50_ms), time(*p95_ms));
-    let Some(every) = every else { return format!("{name}: no answers are measured in passing") };
-    let seen = seen_percent.map_or_else(|| "none seen".to_owned(), |seen| format!("{seen:.1}% seen"));
-    let asked = if *every == 1 { "all requests".to_owned() } else { format!("one request in {every}") };
-    let times = match response {
-        Some(response) => format!("p50 {}", of(response)),
-        None => "too few to tell".to_owned(),
-    };
-    let by_class: Vec<_> = classes.iter().map(|(class, times)| format!("{class} {}", of(times))).collect();
-    let by_class = if by_class.len() > 1 { format!(" ({})", by_class.join("; ")) } else { String::new() };
-    let ratio = latency_ratio.map_or_else(String::new, |ratio| format!(", ratio {ratio:.2}"));
-    let failed = print::count(*failed);
-    format!(
-        "{name}: answers in passing: {times}{by_class}, of {asked} ({seen}){ratio}, {failed} errors of the store"
-    )
-}
-
-fn met_by(rung: u32) -> String {
-    match rung {
-        REFUSED.. => "refused".to_owned(),
-        rung => format!("x{}", 1 << rung),
-    }
-}
-
 /// A proxied service; `None` if nothing of it is wanted.
 fn service(service: &Service, window_s: f64, listing: &Listing) -> Option<String> {
     let arranged = |columns: &[Column], rows: Vec<Vec<Cell>>| {
@@ -166,7 +113,7 @@ fn service(service: &Service, window_s: f64, listing: &Listing) -> Option<String
     }
     let mut lines =
         vec![format!("{}: {}", service.name, health(service.latency_ratio, service.shedding.as_ref()))];
-    if let Some(store) = service.store {
+    if let Some(store) = &service.store {
         let connections = print::count(store.connections);
         let clients = print::count(store.clients);
         let state = print::store(store);
@@ -258,8 +205,20 @@ fn tier_row(tier: &TierQueue) -> Vec<Cell> {
         Cell::number(Some(tier.delay_ms), time),
         or_dash(tier.expected_wait_ms, time),
         Cell { text: met_by(tier.rung), number: Some(tier.rung.into()) },
-        Cell::text(if tier.stands { "stands" } else { "" }),
+        Cell::text(tier_state(tier)),
     ]
+}
+
+/// The trouble of a tier in words; nothing if it has none.
+fn tier_state(tier: &TierQueue) -> String {
+    let shed = match tier.rung {
+        0 => None,
+        REFUSED.. => Some("refused"),
+        _ => Some("dearer"),
+    };
+    let shed = shed.map(|shed| format!("{shed}{}", lasting(tier.rung_for_s)));
+    let stands = tier.stands.then(|| "stands".to_owned());
+    shed.into_iter().chain(stands).collect::<Vec<_>>().join(", ")
 }
 
 const TYPES: [Column; 9] = [
@@ -275,11 +234,13 @@ const TYPES: [Column; 9] = [
 ];
 
 fn type_row(query_type: &QueryType) -> Vec<Cell> {
-    let objective: Vec<_> = query_type
-        .objective_ms
-        .iter()
-        .map(|(percentile, limit)| format!("{percentile} {}", time(*limit)))
-        .collect();
+    // The same percentile on both sides.
+    let objective = query_type.objective_ms.iter().map(|(percentile, limit)| {
+        match query_type.response_ms.and_then(|times| times.at(percentile)) {
+            Some(took) => format!("{percentile} {} of {}", time(took), time(*limit)),
+            None => format!("{percentile} of {}", time(*limit)),
+        }
+    });
     vec![
         Cell::text(query_type.name.clone()),
         Cell::count(query_type.answered),
@@ -290,87 +251,15 @@ fn type_row(query_type: &QueryType) -> Vec<Cell> {
         times(query_type.processing_ms),
         times(query_type.response_ms),
         Cell {
-            text: objective.join(" "),
+            text: objective.collect::<Vec<_>>().join(", "),
             number: query_type.objective_ms.values().copied().reduce(f64::max),
         },
     ]
 }
 
-/// The rung at which a tier is refused.
-const REFUSED: u32 = gate_common::abi::Shed::REFUSED;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn measured_answers_are_one_line() {
-        let response = |p50_ms, p95_ms| Response { p50_ms, p95_ms };
-        let service = InPassing {
-            name: "cache".to_owned(),
-            every: Some(8),
-            seen_percent: Some(12.4),
-            latency_ratio: Some(0.987),
-            response: Some(response(0.1234, 20.6)),
-            classes: [("get".into(), response(0.1, 0.2)), ("set".into(), response(1.0, 30.0))].into(),
-            noted: 1_000,
-            answered: 990,
-            failed: 3,
-        };
-        assert_eq!(
-            in_passing(&service),
-            "cache: answers in passing: p50 0.1 ms, p95 21 ms (get 0.1 ms, p95 0.2 ms; set 1.0 ms, p95 30 ms), \
-             of one request in 8 (12.4% seen), ratio 0.99, 3 errors of the store"
-        );
-        let idle = InPassing {
-            every: Some(1),
-            seen_percent: None,
-            latency_ratio: None,
-            response: None,
-            classes: BTreeMap::new(),
-            failed: 0,
-            ..service.clone()
-        };
-        let expected =
-            "cache: answers in passing: too few to tell, of all requests (none seen), 0 errors of the store";
-        assert_eq!(in_passing(&idle), expected);
-        assert_eq!(
-            in_passing(&InPassing { every: None, ..service }),
-            "cache: no answers are measured in passing"
-        );
-    }
-
-    #[test]
-    fn a_guarded_service_is_one_line() {
-        let service = Probed {
-            name: "cache".to_owned(),
-            up: true,
-            latency_ratio: Some(0.123),
-            p95_ms: Some(20.6),
-            failures: 3,
-            shedding: Some("shedding".to_owned()),
-            rungs: [0, 0, 2, 7],
-            overrides: [("price.row".to_owned(), "2 RU".to_owned())].into(),
-        };
-        assert_eq!(
-            probed(&service),
-            "cache: guarded, latency ratio 0.12, shedding, batch x4, best-effort refused, \
-             probes answered within 21 ms (p95), 3 failed; \
-             set since the start: price.row = \"2 RU\""
-        );
-        let rungs = [0; 4];
-        let overrides = BTreeMap::new();
-        let service = Probed {
-            up: false,
-            latency_ratio: None,
-            p95_ms: None,
-            shedding: None,
-            rungs,
-            overrides,
-            ..service
-        };
-        assert_eq!(probed(&service), "cache: guarded, does not answer, latency ratio unknown, 3 failed");
-    }
 
     #[test]
     fn both_prices_are_shown_of_classes_whose_price_is_learned() {
@@ -384,6 +273,18 @@ mod tests {
                 print::amount(50.5)
             )
         );
+    }
+
+    #[test]
+    fn an_objective_stands_beside_what_is_measured() {
+        let query_type = serde_json::json!({
+            "name": "get", "offered": 20, "refused": 10, "answered": 10, "accepted": 0.5, "wait_ms": null, "processing_ms": null,
+            "response_ms": {"p50": 1.0, "p90": 2.0, "p95": 31.4, "p99": 30.0}, "objective_ms": {"p50": 18.0, "p95": 20.0},
+        });
+        let mut query_type: QueryType = serde_json::from_value(query_type).unwrap();
+        assert_eq!(type_row(&query_type)[8].text, "p50 1.0 of 18, p95 31 of 20");
+        query_type.response_ms = None;
+        assert_eq!(type_row(&query_type)[8].text, "p50 of 18, p95 of 20");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::table::{Table, number, text};
 use crate::certificates::Credentials;
 use crate::config::{NamedFile, PeerTls, etcd_endpoint};
 use crate::fleet::etcd::Members;
-use crate::fleet::show::{self, Selection, Shown};
+use crate::fleet::show::{self, Account, Selection, Shown};
 
 /// Own the limits that several gates share, or show what an owner knows.
 #[derive(Debug, clap::Args)]
@@ -296,13 +296,13 @@ fn show_accounts(which: Selection<'_>, owner: &OwnerArgs) -> anyhow::Result<Exit
         table.add_row([
             account.name.clone(),
             account.rule.clone(),
-            in_column(account.per_sec_ru),
+            if account.rule.is_empty() { "none".to_owned() } else { in_column(account.per_sec_ru) },
             print::amount(account.demand_ru),
             left(account.left_ru),
             print::amount(account.charged_ru),
             print::amount(account.refused_ru),
             account.shares.len().to_string(),
-            state(account.is_held_back).to_owned(),
+            state(account).to_owned(),
         ]);
     }
     println!("{table}");
@@ -346,9 +346,13 @@ fn explain(name: &str, owner: &OwnerArgs) -> anyhow::Result<ExitCode> {
         print::json(&account)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let (amount, unit) = rate(account.per_sec_ru);
-    println!("{}: {amount} RU/{unit} by the rule {:?}", account.name, account.rule);
-    println!("left: {} RU, {}", left(account.left_ru), state(account.is_held_back));
+    if account.rule.is_empty() {
+        println!("{}: no limit any more; each gate goes by its own quota", account.name);
+    } else {
+        let (amount, unit) = rate(account.per_sec_ru);
+        println!("{}: {amount} RU/{unit} by the rule {:?}", account.name, account.rule);
+        println!("left: {} RU, {}", left(account.left_ru), state(&account));
+    }
     for share in &account.shares {
         let percent = share.granted * 100.0;
         println!(
@@ -381,6 +385,10 @@ fn left(amount: f64) -> String {
     if amount < 0.0 { format!("-{}", print::amount(-amount)) } else { print::amount(amount) }
 }
 
-const fn state(is_held_back: bool) -> &'static str {
-    if is_held_back { "held back" } else { "free" }
+fn state(account: &Account) -> &'static str {
+    match account {
+        Account { rule, .. } if rule.is_empty() => "no limit",
+        Account { is_held_back: true, .. } => "held back",
+        Account { is_held_back: false, .. } => "free",
+    }
 }

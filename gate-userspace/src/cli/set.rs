@@ -64,6 +64,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &done.saved {
         println!("saved in {file}");
     }
+    if done.edited {
+        println!(
+            "the file had been edited since it was read: all that it says {}",
+            if dry_run { "would be in force" } else { "is in force now" }
+        );
+    }
     for later in &done.later {
         println!("{later}");
     }

@@ -175,8 +175,8 @@ fn print_status(status: &Status) {
     for Service { name, address, transport, protocol, price, shed, store, .. } in &status.services {
         let shed: Vec<_> = shed.iter().map(|(tier, what)| format!("{tier} {what}")).collect();
         let shed = if shed.is_empty() { "nothing".to_owned() } else { shed.join(", ") };
-        let clients = store.map_or_else(String::new, |store| print::count(store.clients));
-        let store = store.map_or_else(|| "not proxied".to_owned(), print::store);
+        let clients = store.as_ref().map_or_else(String::new, |store| print::count(store.clients));
+        let store = store.as_ref().map_or_else(|| "not proxied".to_owned(), print::store);
         let price = print::price(price);
         let row: [&str; 8] = [name, address, transport, protocol, &price, &store, &clients, &shed];
         services.add_row(row);

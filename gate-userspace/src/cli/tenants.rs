@@ -38,6 +38,7 @@ Examples:
   gate tenants search --json | jq .tenants[].refused
 
 Columns to sort by: tenant, tier, quota-ru/s, burst-left, passed, segments, charged-ru, refused, by-reason, by-hand.
+The order by `refused` counts what shadow mode has let pass as well.
 
 Reads the pinned maps: works without the daemon too. Where there are none (xdp = \"off\"), it asks the running gate.";
 
@@ -115,13 +116,20 @@ fn table(tenants: &[Tenant]) -> Table {
             Cell::count(tenant.passed),
             Cell::count(tenant.segments),
             Cell::number(Some(tenant.charged_ru), print::amount),
-            Cell::count(tenant.refused.values().sum()),
+            refused(tenant),
             Cell::text(by_reason.join(", ")),
             Cell::text(by_hand(tenant)),
         ];
         table.add_row(row.into_iter().take(shown));
     }
     table
+}
+
+/// Requests refused. In order come first those of which most were, or would have been without shadow mode.
+fn refused(tenant: &Tenant) -> Cell {
+    let refused = tenant.refused.values().sum::<u64>();
+    let shadowed = tenant.shadowed.values().sum::<u64>();
+    Cell { number: Some(refused.saturating_add(shadowed) as f64), ..Cell::count(refused) }
 }
 
 /// The buckets that refused for `quota`, unless only the tenant's own did.

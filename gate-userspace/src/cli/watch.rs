@@ -7,6 +7,7 @@ use super::pins::Source;
 use super::print;
 use crate::admin::client;
 use crate::admin::document::Versioned;
+use crate::admin::selection::Selection;
 use crate::admin::verdicts::{Sampled, Watched};
 
 /// Show sampled verdicts on requests, the oldest first.
@@ -36,6 +37,13 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let path = args.source.socket();
     let json = args.source.pins.json;
+    if let Some(tenant) = &args.tenant {
+        let wanted = Selection { tenant: Some(tenant.clone()), ..Selection::default() };
+        anyhow::ensure!(
+            client::tenants(&path, &wanted)?.matching > 0,
+            "there is no tenant {tenant:?}: `gate tenants` lists all. Verdicts name no members of tenants: `gate members` does"
+        );
+    }
     let mut from = 0;
     loop {
         let Watched { mut verdicts, next } = client::watch(&path, from)?;

@@ -73,6 +73,9 @@ pub struct ServiceReport {
     pub phase: Option<&'static str>,
     /// The rung of each tier, `critical` first: 0 none, 1 to 6 prices doubled so often, 7 refusal.
     pub rungs: [u32; 4],
+    /// By tier: how long it has been dearer, or refused; `None` while it is neither.
+    #[serde(skip)]
+    pub treated_for: [Option<Nanos>; 4],
     /// The prices in force.
     pub prices: PriceReport,
 }

@@ -5,6 +5,7 @@
 //! that no configuration in force knew, and by compare-and-swap where a part of a limit has another rate. A daemon that no longer owns the maps writes nothing.
 
 mod in_force;
+mod rates;
 
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
@@ -14,10 +15,10 @@ use std::sync::atomic::Ordering;
 use gate_common::abi::{
     Name, OtherBucket, Ports, Service, ServiceState, Tenant, TenantLine, TenantState, View, bank_of,
 };
-use gate_common::token_bucket::{Rate, at_another_rate};
 use gate_common::units::Nanos;
 
 use self::in_force::{rate_in_force, replaced};
+use self::rates::{Change, Part};
 use super::board::{LearnedReport, PriceReport, Report, ServiceReport};
 use super::decide::{Learning, Memory, Rules, ServiceSnapshot, Snapshot, TenantSnapshot, decide};
 use super::demand::{Demand, Since};
@@ -27,6 +28,7 @@ use super::transitions::in_words;
 use crate::fleet::gate::shared::SharedBook;
 use crate::kernel::Maps;
 use crate::kernel::owner::Ownership;
+use crate::policy::Tier;
 use crate::policy::cost_model::Measure;
 use crate::policy::deep_debt::DeepDebt;
 use crate::policy::pricing::{ByClass, Pricing};
@@ -72,8 +74,8 @@ pub struct Ticker {
     replaced: Vec<(u32, [bool; 2])>,
     /// The limits that tenants share with other gates, if they do.
     shared: Option<SharedLimits>,
-    /// By tenant in use: the rate in force of its quota, and whether that is a part of a limit that it shares.
-    rates: Vec<(Rate, bool)>,
+    /// By tenant in use: the rate in force of its quota.
+    rates: Vec<Part>,
     /// Ticks until what the last configuration alone used is cleared.
     sweep_in: Option<u8>,
     last: Option<Nanos>,
@@ -175,11 +177,11 @@ impl Ticker {
         self.view = layout.view;
         self.rules = rules;
         self.sweep_in = Some(2);
-        let before: HashMap<u32, (Rate, bool)> =
+        let before: HashMap<u32, Part> =
             self.tenants.iter().map(|tenant| tenant.id).zip(self.rates.drain(..)).collect();
         let rate = |tenant: &super::layout::Tenant| {
             let before = before.get(&tenant.id).filter(|_| !tenant.fresh);
-            before.copied().unwrap_or((tenant.state.quota.rate, false))
+            before.copied().unwrap_or(Part::whole(tenant.state.quota.rate))
         };
         self.rates = layout.tenants.iter().map(rate).collect();
         let active = |tenant: &super::layout::Tenant| {
@@ -232,8 +234,9 @@ impl Ticker {
         let snapshot = Snapshot { now, interval, tenants: &self.snapshots, services };
         self.transitions = decide(&self.rules, &snapshot, &mut self.memory, &mut self.states);
         let generation = self.maps.generation().wrapping_add(1);
+        self.change_rates(now, Change::Slower);
         self.apply(generation);
-        self.change_rates(now);
+        self.change_rates(now, Change::Faster);
         self.disown();
         if let Some(left) = self.sweep_in.take() {
             match left.checked_sub(1) {
@@ -281,6 +284,8 @@ impl Ticker {
             };
             let shed = self.memory.shed(place);
             service.rungs = [0, 1, 2, 3].map(|tier| shed.rung(tier));
+            service.treated_for =
+                Tier::ALL.map(|tier| shedding.and_then(|shedding| shedding.treated_for(tier)));
             if let Some((_, base)) = self.slots.iter().find(|(of, _)| *of == place) {
                 let ServiceState { base_mru, row_mru, kib_mru, latency_mru, .. } =
                     self.memory.state(place, *base);
@@ -384,21 +389,14 @@ impl Ticker {
         self.maps.publish(generation);
     }
 
-    /// Changes the buckets of tenants whose part of a limit has another rate now, so that what was taken out of them is still out.
-    fn change_rates(&mut self, now: Nanos) {
-        let tenants = self.tenants.iter().zip(&self.snapshots).zip(&self.states);
-        for (((tenant, snapshot), state), (rate, is_part)) in tenants.zip(&mut self.rates) {
-            let is_part_now = snapshot.grant.is_some();
-            let from = *rate;
-            let to = state.quota.rate;
-            if from != to && (*is_part || is_part_now) {
-                let word = self.maps.quota_tat(tenant.id as usize);
-                let change = |tat| Some(at_another_rate(tat, now.0, from, to));
-                // Only ever fails to find another value, and then tries again.
-                let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
-            }
-            (*rate, *is_part) = (to, is_part_now);
-        }
+    /// Changes the buckets of tenants whose part of a limit has another rate from this tick on.
+    fn change_rates(&mut self, now: Nanos, change: Change) {
+        let tenants = self.tenants.iter().zip(&self.snapshots).zip(&self.states).zip(&mut self.rates);
+        let changes = tenants.map(|(((tenant, snapshot), state), from)| {
+            let to = Part { rate: state.quota.rate, is_part: snapshot.grant.is_some() };
+            (tenant.id, (from, to))
+        });
+        Part::change(&self.maps, now, change, changes);
     }
 
     /// Notes what was counted at places that others have from now on.

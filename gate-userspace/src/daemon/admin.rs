@@ -1,10 +1,7 @@
 //! The admin sockets of the daemon.
 
 use std::borrow::Cow;
-use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::error::Error;
@@ -16,7 +13,7 @@ use crate::admin::status::ListensAt;
 use crate::admin::{self, Access, Audience, Listeners, Rules, Server, Socket, Sources, Token};
 use crate::clock;
 use crate::config::{AdminSocket, Config, EnvoyAddress};
-use crate::dispatcher::{Dispatcher, listen_reusing_port};
+use crate::dispatcher::{Dispatcher, check_tcp_free, listen_reusing_port};
 use crate::fleet::gate::reporter::Reporter;
 use crate::system_error::with_causes;
 
@@ -39,7 +36,7 @@ impl Daemon {
             listeners.sockets.push((socket, Access::Read));
         }
         if let Some(listener) = port {
-            let token = config.gate.admin_token_file.as_deref().map(token).transpose()?;
+            let token = token(&config)?;
             let hosts = config.gate.admin_hosts.clone();
             listeners.port = Some((listener, Rules { hosts, token }));
         }
@@ -116,7 +113,7 @@ pub(super) fn port(config: &Config, takes_over: bool) -> Result<Option<TcpListen
     let failed = |error| Error::AdminPort { address, error };
     if !takes_over {
         // Two gates of one user could share the port, and nobody would know whom they ask.
-        drop(TcpListener::bind(address).map_err(failed)?);
+        check_tcp_free(address).map_err(failed)?;
     }
     let listener = listen_reusing_port(address).map_err(failed)?;
     tracing::info!(%address, "listening to readers over TCP");
@@ -130,19 +127,8 @@ fn address_of(listen: &EnvoyAddress) -> String {
     }
 }
 
-/// The token in a file that not everyone can read.
-fn token(path: &Path) -> Result<Token, Error> {
-    let wrong = |why: String| Error::AdminToken { path: path.to_owned(), why };
-    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let mode = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.permissions().mode();
-    if mode & 0o007 != 0 {
-        return Err(wrong(format!("everyone may open it (mode {:o}): chmod o= it", mode & 0o777)));
-    }
-    let token = text.trim_ascii();
-    if !(16..=1_024).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
-        return Err(wrong(
-            "it must hold 16 to 1,024 visible characters, e.g. of `openssl rand -hex 32`".to_owned(),
-        ));
-    }
-    Ok(Token::new(token))
+/// The token that the configuration names; `None` if it names none. To be read before another gate ends, too.
+pub(super) fn token(config: &Config) -> Result<Option<Token>, Error> {
+    let Some(path) = &config.gate.admin_token_file else { return Ok(None) };
+    Token::read(path).map(Some).map_err(|why| Error::AdminToken { path: path.clone(), why })
 }

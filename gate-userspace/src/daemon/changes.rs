@@ -1,8 +1,10 @@
 //! The changes since the start.
 
 use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use tokio::sync::{mpsc, watch};
 
 use crate::admin::Server;
@@ -21,6 +23,8 @@ pub(super) struct Changes {
     pub(super) accepting: watch::Sender<bool>,
     /// The configuration of the start.
     pub(super) started: Arc<Config>,
+    /// The file whose values are in force, as [`fingerprint`] has it.
+    pub(super) file: u64,
     /// Orders that come; for its tick each waits in `waiting`.
     pub(super) orders: mpsc::Receiver<PendingOrder>,
     pub(super) waiting: VecDeque<PendingOrder>,
@@ -39,6 +43,7 @@ impl Changes {
             later: watch::Sender::default(),
             accepting: watch::Sender::new(true),
             started: config,
+            file: 0,
             orders,
             waiting: VecDeque::new(),
             sender,
@@ -50,6 +55,11 @@ impl Changes {
     pub(super) fn config(&self) -> Arc<Config> {
         self.config.borrow().clone()
     }
+}
+
+/// A number that another text hardly has.
+pub(super) fn fingerprint(text: &str) -> u64 {
+    FixedState::default().hash_one(text)
 }
 
 /// Orders that may wait for their tick.

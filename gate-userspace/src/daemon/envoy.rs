@@ -1,7 +1,6 @@
 //! The server that Envoys ask.
 
 use std::io;
-use std::net::TcpListener;
 use std::sync::Arc;
 
 use gate_common::units::Nanos;
@@ -10,7 +9,7 @@ use super::error::Error;
 use crate::admin::{Audience, Socket};
 use crate::clock;
 use crate::config::{Config, EnvoyAddress};
-use crate::dispatcher::listen_reusing_port;
+use crate::dispatcher::{check_tcp_free, listen_reusing_port};
 use crate::envoy::{Counters, Listener, Server};
 use crate::fleet::gate::names::{NAME_BYTES, SharedNames, Times};
 use crate::fleet::gate::shared::SharedBook;
@@ -46,7 +45,7 @@ impl EnvoyServer {
             EnvoyAddress::Tcp(address) => {
                 if !takes_over {
                     // Two gates of one user could share the port, and each would have its own buckets.
-                    drop(TcpListener::bind(address).map_err(failed)?);
+                    check_tcp_free(*address).map_err(failed)?;
                 }
                 tracing::info!(%address, "listening to Envoys");
                 (Listener::Tcp(listen_reusing_port(*address).map_err(failed)?), None)

@@ -71,6 +71,12 @@ pub enum Error {
         /// Why it cannot be told.
         source: admin::client::Error,
     },
+    /// Another gate starts at the same place.
+    #[error("another gate has been starting for 20 s, and has locked {}: end it (`fuser {}` names it)", path.display(), path.display())]
+    Turn {
+        /// The file that it has locked.
+        path: PathBuf,
+    },
     /// The TCP port cannot be had.
     #[error(
         "cannot listen at {address} (`admin_http` in the section [gate]): {}; if it is a gate, --takeover takes its place",

@@ -15,7 +15,7 @@
 //! - `admin`: the sockets that show what is known and accept changes.
 //! - `envoy`: the server that Envoys ask.
 //! - `attached`: the program at its interfaces; `interfaces`: which these are; `local`: the addresses at which connections end here.
-//! - `neighbour`: the gate before this one, where no map names it; `veth`: interfaces whose other end has to be prepared.
+//! - `turn`: one gate starts at a time; `neighbour`: the gate before this one, where no map names it; `veth`: interfaces whose other end has to be prepared.
 //! - `intercept`: services whose stores keep their address.
 //! - `fleet`: the owners of limits that it shares with other gates.
 //! - `trace`: the steps of one source's packets, printed.
@@ -39,6 +39,7 @@ mod draining;
 mod envoy;
 mod error;
 mod fleet;
+mod inherited;
 mod intercept;
 mod interfaces;
 mod local;
@@ -52,6 +53,7 @@ mod settling;
 mod signals;
 mod start;
 mod trace;
+mod turn;
 mod veth;
 
 pub use error::Error;

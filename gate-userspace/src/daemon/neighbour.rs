@@ -37,7 +37,8 @@ impl Neighbour {
             );
             return Ok(None);
         };
-        match ask(socket.clone()) {
+        let asked = socket.clone();
+        match ask(move || client::daemon(&asked)) {
             Ok(pid) => Ok(Some(Self(Pid::from_raw(pid)))),
             Err(client::Error::NoDaemon { .. }) => Ok(None),
             Err(source) => Err(Error::Neighbour { socket, source }),
@@ -58,7 +59,7 @@ impl Neighbour {
 }
 
 /// Where the owner of the configuration's gate is answered; `None` if nowhere.
-fn socket(options: &Options, config: &Config) -> Option<PathBuf> {
+pub(super) fn socket(options: &Options, config: &Config) -> Option<PathBuf> {
     match &config.gate.admin {
         AdminSocket::Off => None,
         AdminSocket::At(path) => Some(path.clone()),
@@ -70,7 +71,6 @@ fn socket(options: &Options, config: &Config) -> Option<PathBuf> {
 }
 
 /// Asks in a thread of its own: the caller's drives a runtime already.
-fn ask(socket: PathBuf) -> Result<i32, client::Error> {
-    let asked = std::thread::spawn(move || client::daemon(&socket));
-    asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+pub(super) fn ask<T: Send + 'static>(question: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::spawn(question).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -19,6 +19,7 @@ use super::service_manager::{ServiceManager, take_over_from_parent};
 use super::settings::{now, syn_cookies};
 use super::settling::Settling;
 use super::signals::Signals;
+use super::turn::Turn;
 use crate::clock;
 use crate::control::board::{Board, Report};
 use crate::control::hot_keys::HotKeys;
@@ -74,6 +75,8 @@ pub(super) struct Daemon {
     /// The numbers of the tenants that the gate before this one had: it may have clients of theirs.
     pub(super) inherited_tenants: HashSet<u32>,
     pub(super) service_manager: ServiceManager,
+    /// The right to start, until the gate before this one has been told to hand over.
+    pub(super) turn: Option<Turn>,
     /// The gate before this one, if no map names it; it is told to hand over once this one serves.
     pub(super) neighbour: Option<Neighbour>,
     /// Reports to the owners of limits that this gate shares with others.
@@ -125,6 +128,7 @@ impl Daemon {
             }
             None => {}
         }
+        self.turn = None;
     }
 
     fn on_tick(&mut self) -> Result<(), Error> {
@@ -220,15 +224,16 @@ impl Daemon {
             return;
         };
         dispatcher.start_draining();
-        // Maps of its own are nobody else's: the parts of limits that its clients use are still to be reported and followed, beside the
-        // successor. In those that they share only the dispatcher writes from here on, to buckets and counters, which the successor reports.
-        let fleet = reporter.filter(|_| other_sockets).map(|reporter| {
-            reporter.book().lock().drain();
-            (reporter, _heartbeat)
-        });
+        // Maps of its own are nobody else's: what its clients meet is still to be decided there, and the parts of limits that they use to be
+        // reported and followed, beside the successor. In those that they share only the dispatcher writes from here on, to buckets and
+        // counters: the successor decides, and reports.
+        let own = other_sockets.then_some((reporter, _heartbeat));
+        own.iter()
+            .filter_map(|(reporter, _)| reporter.as_ref())
+            .for_each(|reporter| reporter.book().lock().drain());
         ownership.give_up(&*maps);
-        let reporting = async {
-            let Some((reporter, _)) = &fleet else { return std::future::pending().await };
+        let deciding = async {
+            let Some((reporter, _)) = &own else { return std::future::pending().await };
             let mut ticks = every(tick.into());
             loop {
                 ticks.tick().await;
@@ -237,18 +242,19 @@ impl Daemon {
                 if ticker.tick(now, &services).is_err() {
                     return std::future::pending().await;
                 }
-                reporter.tick();
+                ticker.log_transitions(|| watch.report());
+                reporter.iter().for_each(Reporter::tick);
             }
         };
         // Nothing else is served but its clients.
         drop((changes, prober));
         let clients = dispatcher.clients();
-        tracing::info!(clients, at_most = %drain, "draining: another gate owns the maps; serving open connections");
+        tracing::info!(clients, at_most = %drain, "draining: another gate has taken over; serving open connections");
         tokio::select! {
             _ = signals.interrupt.recv() => {}
             _ = signals.terminate.recv() => {}
             () = dispatcher.drain(drain, other_sockets, handed_on) => {}
-            () = reporting => {}
+            () = deciding => {}
         }
         match dispatcher.clients() {
             0 => tracing::info!("drained"),

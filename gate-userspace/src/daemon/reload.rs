@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::changes::fingerprint;
 use super::error::Error;
 use super::fleet;
 use super::process::Daemon;
@@ -56,15 +57,18 @@ impl Daemon {
 
     /// All or nothing: a configuration that is faulty or does not fit changes nothing, and is no news.
     fn read_configuration_again(&mut self) -> Result<Option<News>, Error> {
-        let reloaded = self.sound_overrides().and_then(|overrides| {
-            let (config, layout) = self.prepare(&overrides)?;
-            Ok((config, layout, overrides))
+        let before = self.changes.overrides.borrow().clone();
+        // Once: what is noted of the file has to be what was read.
+        let reloaded = config::read_text(&self.options.config).map_err(Error::from).and_then(|text| {
+            let overrides = sound_overrides(&text, before);
+            let (config, layout) = self.prepare(&text, &overrides)?;
+            Ok((config, layout, overrides, fingerprint(&text)))
         });
         let reloaded = reloaded.and_then(|reloaded| {
             self.follow_interfaces(&reloaded.0)?;
             Ok(reloaded)
         });
-        let (config, layout, overrides) = match reloaded {
+        let (config, layout, overrides, file) = match reloaded {
             Ok(reloaded) => reloaded,
             Err(Error::Config(error)) => {
                 // Each fault is an event.
@@ -88,32 +92,17 @@ impl Daemon {
             tracing::warn!("{later}");
         }
         self.changes.overrides.send_replace(overrides);
+        self.changes.file = file;
         Ok(Some(News::ReadAgain { generation: self.maps.generation(), tenants, services }))
-    }
-
-    /// Those overrides whose section the file still has.
-    fn sound_overrides(&self) -> Result<Vec<Override>, Error> {
-        let mut overrides = self.changes.overrides.borrow().clone();
-        if overrides.is_empty() {
-            return Ok(overrides);
-        }
-        let text = config::read_text(&self.options.config)?;
-        overrides.retain(|one| match config::value_at(&text, &one.key) {
-            Err(config::Wrong::NoSuchSection { .. }) => {
-                tracing::warn!(key = one.key, value = one.value, "no longer set: its section is gone");
-                false
-            }
-            _ => true,
-        });
-        Ok(overrides)
     }
 
     fn carry_out(&mut self, order: &Order) -> Result<Done, Error> {
         let before = self.changes.overrides.borrow().clone();
         let mut overrides = change::after(&before, order).map_err(Error::Order)?;
         let text = config::read_text(&self.options.config)?;
-        let old = config::edit(&text, &before)?;
-        let new = config::edit(&text, &overrides)?;
+        let edit = |set: &[Override]| edit(&self.options.config, &text, set);
+        let old = edit(&before)?;
+        let new = edit(&overrides)?;
         let keys = order.unset.iter().chain(order.set.iter().map(|set| &set.key));
         let changed = keys.map(|key| {
             let from = config::value_at(&old, key)?;
@@ -121,19 +110,22 @@ impl Daemon {
             Ok(Changed { key: key.clone(), from, to })
         });
         let changed = changed.collect::<Result<Vec<_>, config::Wrong>>()?;
-        let mut done = Done { changed, overrides: before, saved: None, later: Vec::new() };
+        let mut file = fingerprint(&text);
+        let edited = !changed.is_empty() && file != self.changes.file;
+        let mut done = Done { changed, overrides: before, saved: None, later: Vec::new(), edited };
         if done.changed.is_empty() {
             return Ok(done);
         }
-        let (config, layout) = self.prepare(&overrides)?;
+        let (config, layout) = self.prepare(&text, &overrides)?;
         let path = self.options.config.clone();
         if order.save {
-            let saved = config::edit(&text, &order.set)?;
+            let saved = edit(&order.set)?;
             Config::parse(&path.display().to_string(), &saved).map_err(config::Error::from)?;
             overrides.retain(|one| order.set.iter().all(|set| set.key != one.key));
             if !order.dry_run {
                 replace(&path, &saved).map_err(|source| Error::Save { path: path.clone(), source })?;
                 done.saved = Some(path.display().to_string());
+                file = fingerprint(&saved);
             }
         }
         if order.dry_run {
@@ -141,14 +133,15 @@ impl Daemon {
         }
         self.follow_interfaces(&config)?;
         done.later = self.put_in_force(config, layout)?;
+        self.changes.file = file;
         done.overrides.clone_from(&overrides);
         self.changes.overrides.send_replace(overrides);
         Ok(done)
     }
 
     /// A configuration that fits this machine, and its layout.
-    fn prepare(&self, overrides: &[Override]) -> Result<(Config, Layout), Error> {
-        let mut config = Config::read_with(&self.options.config, overrides)?;
+    fn prepare(&self, text: &str, overrides: &[Override]) -> Result<(Config, Layout), Error> {
+        let mut config = Config::parse_with(&self.options.config, text, overrides)?;
         fit_descriptors(&mut config);
         sizes(&config)?;
         self.other_interfaces(&config)?;
@@ -179,6 +172,15 @@ impl Daemon {
     }
 }
 
+/// The text of a file with these values in place of its own.
+fn edit(file: &Path, text: &str, set: &[Override]) -> Result<String, Error> {
+    config::edit(text, set).map_err(|wrong| match Config::parse(&file.display().to_string(), text) {
+        // Where the fault is, and how to mend it.
+        Err(faults) if matches!(wrong, config::Wrong::Syntax(_)) => config::Error::from(faults).into(),
+        _ => wrong.into(),
+    })
+}
+
 /// Puts a file with this text in the place of another, at once and with its owner and mode; where that is a link,
 /// in the place of what it leads to.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
@@ -201,6 +203,18 @@ fn write_new(path: &Path, text: &str, like: &fs::Metadata) -> io::Result<()> {
     fchown(&file, Some(like.uid()), Some(like.gid()))?;
     file.set_permissions(like.permissions())?;
     file.sync_all()
+}
+
+/// The overrides whose section the file of this text still has.
+pub(super) fn sound_overrides(text: &str, mut overrides: Vec<Override>) -> Vec<Override> {
+    overrides.retain(|one| match config::value_at(text, &one.key) {
+        Err(config::Wrong::NoSuchSection { .. }) => {
+            tracing::warn!(key = one.key, value = one.value, "no longer set: its section is gone");
+            false
+        }
+        _ => true,
+    });
+    overrides
 }
 
 #[cfg(test)]

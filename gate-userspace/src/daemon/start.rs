@@ -5,9 +5,10 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use super::attached::{Attached, announce_attached};
-use super::changes::Changes;
+use super::changes::{Changes, fingerprint};
 use super::envoy::EnvoyServer;
 use super::error::Error;
+use super::inherited::inherit;
 use super::neighbour::Neighbour;
 use super::options::Options;
 use super::process::Daemon;
@@ -17,7 +18,8 @@ use super::settings::{
 };
 use super::settling::Settling;
 use super::trace;
-use super::{admin, fleet, intercept, interfaces, local};
+use super::turn::Turn;
+use super::{admin, fleet, intercept, interfaces, local, neighbour};
 use crate::bypass;
 use crate::clock;
 use crate::config::{self, Config};
@@ -34,12 +36,25 @@ use crate::kernel::attach;
 use crate::kernel::interfaces::{assign, attach_all};
 use crate::kernel::owner::{Ownership, Predecessor, Previous};
 use crate::kernel::{self, CpuWatch, Heartbeat, Interception, Maps, Opened, PinDir};
+use crate::mounts::hiding_namespace;
 use crate::system_error::with_causes;
 
 impl Daemon {
     /// Starts as the configuration says.
     pub(super) fn start(options: Options) -> Result<Self, Error> {
-        let mut config = Config::read(&options.config)?;
+        let text = config::read_text(&options.config)?;
+        let config = Config::parse_with(&options.config, &text, &[])?;
+        let turn =
+            neighbour::socket(&options, &config).map(|socket| Turn::take(&socket)).transpose()?.flatten();
+        let (config, overrides) = inherit(&options, &text, config);
+        let mut started = Self::start_with(options, config)?;
+        started.changes.overrides.send_replace(overrides);
+        started.changes.file = fingerprint(&text);
+        started.turn = turn;
+        Ok(started)
+    }
+
+    fn start_with(options: Options, mut config: Config) -> Result<Self, Error> {
         // As below, before another gate ends.
         let faults = certificate_faults(&config);
         if !faults.is_empty() {
@@ -49,6 +64,7 @@ impl Daemon {
         config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         fit_descriptors(&mut config);
         // Before another gate ends: a port that is taken must not leave nobody in charge.
+        admin::token(&config)?;
         let port = admin::port(&config, options.takeover)?;
         let xdp = match config.gate.xdp {
             config::XdpMode::Auto => attach::Mode::Auto,
@@ -61,6 +77,12 @@ impl Daemon {
         bypass::warnings(&config, &names).iter().for_each(|warning| tracing::warn!("{warning}"));
         let sizes = sizes(&config)?;
         let directory = options.pin_dir.as_ref().unwrap_or(&config.gate.pin_dir);
+        if let Some(name) = hiding_namespace().filter(|_| directory.starts_with("/sys")) {
+            tracing::warn!(
+                "`ip netns exec` has mounted a /sys for this process alone, which ends with it, and the pins in it: nothing is judged after \
+                 a crash, and no other command finds them; start it by `nsenter --net=/run/netns/{name} gate run ...`"
+            );
+        }
         let opened = PinDir::make(directory)
             .and_then(|pins| Ok((kernel::open(&pins, &sizes, options.takeover, options.trace)?, pins)));
         let (opened, pins) = match opened {
@@ -222,6 +244,7 @@ impl Daemon {
             migrating: None,
             inherited_tenants: HashSet::new(),
             service_manager: ServiceManager::from_environment(),
+            turn: None,
             neighbour: None,
             reporter,
             _heartbeat: heartbeat,

@@ -30,6 +30,25 @@ pub(crate) fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(bound(address, SockType::Datagram)?))
 }
 
+/// Finds out that nobody listens at `address`: [`tcp`] would share it with another gate of this user, and each would have the whole of
+/// every quota.
+///
+/// # Errors
+///
+/// The system's error, most likely that somebody does.
+pub(crate) fn check_tcp_free(address: SocketAddr) -> io::Result<()> {
+    TcpListener::bind(address).map(drop)
+}
+
+/// As [`check_tcp_free`], for [`udp`].
+///
+/// # Errors
+///
+/// As [`check_tcp_free`].
+pub(crate) fn check_udp_free(address: SocketAddr) -> io::Result<()> {
+    UdpSocket::bind(address).map(drop)
+}
+
 /// Has a port at `address` (0: any) that sockets of this user alone get with [`tcp`] while this one is open.
 ///
 /// # Errors

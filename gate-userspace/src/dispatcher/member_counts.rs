@@ -1,7 +1,8 @@
-//! The counts of tenants' members, for who shows them.
+//! The counts of tenants' members, and those that have spent most, for who shows them.
 
 use std::sync::Arc;
 
+use gate_common::units::Nanos;
 use tokio::sync::watch;
 
 use super::tenants::Tenants;
@@ -20,5 +21,13 @@ impl MemberCounts {
     #[must_use]
     pub fn all(&self) -> Vec<(String, MemberTotals)> {
         self.0.borrow().member_totals()
+    }
+
+    /// The number of a tenant and those of its members whose buckets will be full last, by name, the last first, each with the time
+    /// on gate's clock when it will be; `None` if it has no members. Looks at all of them.
+    #[must_use]
+    pub fn emptiest(&self, tenant: &str, most: usize) -> Option<(u32, Vec<(Nanos, String)>)> {
+        let tenants = Arc::clone(&self.0.borrow());
+        tenants.emptiest_members(tenant, most).map(|(id, found)| (id.0, found))
     }
 }

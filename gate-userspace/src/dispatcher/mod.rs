@@ -62,7 +62,7 @@ mod learned_reads;
 mod limit_refusals;
 mod listen;
 mod member_counts;
-pub(crate) use listen::{prefer as prefer_socket, tcp as listen_reusing_port};
+pub(crate) use listen::{check_tcp_free, prefer as prefer_socket, tcp as listen_reusing_port};
 mod local_addrs;
 mod metrics;
 mod node_id;
@@ -95,7 +95,7 @@ pub use metrics::latency::{LatencyHistogram, LatencySnapshot};
 pub use metrics::read_prices::ReadPriceSums;
 pub use metrics::refusal_latency::RefusalSnapshot;
 pub use metrics::verdicts::{RefusingBucket, VerdictSample};
-pub use metrics::{Event, NodePlace, NodeReading, Reached, ServiceMetrics, WorkerMetrics};
+pub use metrics::{BusyStore, Event, NodePlace, NodeReading, Reached, ServiceMetrics, WorkerMetrics};
 pub use questions::Questions;
 pub use queue::delay::QueueState;
 use settings::{Controls, Settings};
@@ -138,7 +138,11 @@ pub struct Dispatcher {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An address cannot be listened at.
-    #[error("service {service}: cannot listen at {address}: {}", in_words(error))]
+    #[error(
+        "service {service}: cannot listen at {address}: {}{}",
+        in_words(error),
+        if error.kind() == std::io::ErrorKind::AddrInUse { "; if it is a gate, --takeover takes its place" } else { "" }
+    )]
     Listen {
         /// The service's name.
         service: String,
@@ -198,6 +202,12 @@ impl Dispatcher {
         let (mut settings, controls): (Vec<_>, Vec<_>) = settings.into_iter().unzip();
         if settings.is_empty() {
             return Ok(None);
+        }
+        if !takes_over {
+            let proxied = config.services.iter().filter(|service| service.backend.is_some());
+            // An intercepted service has one owner, and listens nowhere that is configured.
+            let own = settings.iter().zip(proxied).filter(|(_, service)| service.intercept.is_none());
+            own.into_iter().try_for_each(|(settings, _)| worker::check_free(settings))?;
         }
         let reserved = intercepted::Reserved::listen_there(config, &mut settings, interception)?;
         // Before anything that takes time: the gate before this one closes its own soon.

@@ -16,7 +16,7 @@ use super::own_connections::OwnConnections;
 use super::query_types::QueryTypeTable;
 use super::resolver::Resolver;
 use super::store_place::{NodeId, StorePlace};
-use super::store_silence::{SilenceLimits, SlowWork, StorePause};
+use super::store_silence::{SilenceLimits, StorePause};
 use super::tenants::Tenants;
 use super::tls::{OriginTls, ServerTls, StoreTls};
 use crate::config::{self, StoreAddress};
@@ -169,8 +169,8 @@ pub(crate) struct Settings {
     pub(crate) own_connections: OwnConnections,
     /// The present address of the processor of originals; `None` if there is none.
     pub(crate) processor: Option<Resolver>,
-    /// The known causes of its silence.
-    pub(crate) pause: Arc<StorePause>,
+    /// The known causes of silence of each of them.
+    pub(crate) pauses: Vec<Arc<StorePause>>,
     /// Users, and denied commands.
     pub(crate) tenants: watch::Receiver<Arc<Tenants>>,
     /// The machine's own addresses.
@@ -209,7 +209,7 @@ impl Settings {
     ) -> Result<Vec<(Self, Controls)>, config::Fault> {
         let proxied = config.services.iter().enumerate();
         let own_connections = OwnConnections::of(config);
-        let mut pauses = HashMap::<_, Arc<StorePause>>::new();
+        let mut shared_pauses = HashMap::new();
         proxied
             .filter_map(|(service, settings)| Some((service, settings, settings.backend.clone()?)))
             .map(|(service, settings, backend)| {
@@ -240,7 +240,7 @@ impl Settings {
                     tenants: tenants.clone(),
                     local_addrs: local_addrs.clone(),
                     service,
-                    pause: Arc::clone(pauses.entry(backend.address.clone()).or_default()),
+                    pauses: pauses(&backend, &mut shared_pauses),
                     processor: backend
                         .process
                         .as_ref()
@@ -290,6 +290,11 @@ impl Settings {
         &self.stores[node.index()]
     }
 
+    /// The known causes of a store's silence.
+    pub(crate) fn pause(&self, node: NodeId) -> &StorePause {
+        &self.pauses[node.index()]
+    }
+
     /// The configured address of a store; of a cluster's node that which the cluster says.
     pub(crate) fn address(&self, node: NodeId) -> StoreAddress {
         let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.address(node));
@@ -329,16 +334,24 @@ impl Settings {
         self.limits.borrow().store_timeout
     }
 
-    /// Notes that a request is sent to the store that may occupy it.
-    pub(crate) fn begin_slow(&self, now: Nanos) -> SlowWork {
-        self.pause.begin_slow(now.saturating_add(self.limits.borrow().slow_timeout))
-    }
-
-    /// The limits of the store's silence.
-    pub(crate) fn silence_limits(&self) -> SilenceLimits {
+    /// The limits of a store's silence.
+    pub(crate) fn silence_limits(&self, node: NodeId) -> SilenceLimits {
         let Limits { store_timeout, slow_timeout, .. } = *self.limits.borrow();
-        SilenceLimits { timeout: store_timeout, slow: slow_timeout, paused_until: self.pause.until() }
+        SilenceLimits { timeout: store_timeout, slow: slow_timeout, paused_until: self.pause(node).until() }
     }
+}
+
+/// The known causes of silence of each of a service's stores. Services before the same store share them; where a node of a cluster is,
+/// each service knows by itself.
+fn pauses(
+    backend: &config::Backend,
+    shared: &mut HashMap<StoreAddress, Arc<StorePause>>,
+) -> Vec<Arc<StorePause>> {
+    if backend.cluster.is_some() {
+        return NodeId::all(MOST_NODES).map(|_| Arc::default()).collect();
+    }
+    let mut pause = |address: &StoreAddress| Arc::clone(shared.entry(address.clone()).or_default());
+    backend.addresses().into_iter().map(&mut pause).collect()
 }
 
 /// The places of keys in a service's pool; all are at the only store where there is none.

@@ -102,7 +102,8 @@ impl SharedService {
             policy.clone(),
             (permits, Arc::clone(&limits.shares)),
         )
-        .with_places(settings.node_places());
+        .with_places(settings.node_places())
+        .with_pauses(settings.pauses.clone());
         Ok(Self {
             questions: Questions::new(&settings.name),
             metrics,

@@ -81,6 +81,21 @@ impl Listeners {
     }
 }
 
+/// Finds out that nobody listens where a service is to.
+///
+/// # Errors
+///
+/// [`Error::Listen`], if somebody does.
+pub(super) fn check_free(settings: &Settings) -> Result<(), Error> {
+    let Settings { listen: addresses, transports, backend, .. } = settings;
+    let streams = addresses.iter().filter(|_| transports.tcp);
+    let streams = streams.chain(backend.process.iter().map(|process| &process.blobs));
+    let datagrams = addresses.iter().filter(|_| transports.udp);
+    let taken = |address| move |error| Error::Listen { service: settings.name.clone(), address, error };
+    streams.copied().try_for_each(|at| listen::check_tcp_free(at).map_err(taken(at)))?;
+    datagrams.copied().try_for_each(|at| listen::check_udp_free(at).map_err(taken(at)))
+}
+
 /// One that is inherited, or a new one; and with `all`, whatever else is inherited.
 fn sockets<S>(
     mut inherited: impl FnMut() -> Option<S>,

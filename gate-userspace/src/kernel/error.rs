@@ -126,7 +126,7 @@ pub enum Error {
     },
     /// Another XDP program is attached there.
     #[error(
-        "another XDP program is attached to {interface}: detach it first (`ip link set dev {interface} xdp off`, `bpftool link`)"
+        "another XDP program is attached to {interface}: detach it first (a gate's by `gate detach --pin-dir DIR`, others by `ip link set dev {interface} xdp off` or `bpftool link`)"
     )]
     Occupied {
         /// The interface.

@@ -135,14 +135,19 @@ pub fn find(maps: &(impl ControlHead + ?Sized)) -> Result<Found> {
 ///
 /// [`Error::System`] if the old owner can be neither asked nor killed, [`Error::Owned`] if it survives that.
 pub fn take(maps: &(impl ControlHead + ?Sized)) -> Result<(Ownership, Previous)> {
+    let before = epoch(maps).load(Ordering::Acquire);
     let pid = owner_pid(maps);
     let previous = match (pid, open(pid, owner_start(maps))?) {
         (0, _) => Previous::None,
         (pid, None) => Previous::Gone(pid),
         (pid, Some(old)) => end(maps, pid, old)?,
     };
-    let next = epoch(maps).load(Ordering::Acquire).wrapping_add(1);
-    epoch(maps).store(next, Ordering::Release);
+    let next = before.wrapping_add(1);
+    // Another one that ended the old owner as well has them.
+    let taken = epoch(maps).compare_exchange(before, next, Ordering::AcqRel, Ordering::Acquire);
+    if taken.is_err() {
+        return Err(Error::Owned { pid: owner_pid(maps) });
+    }
     let pid = std::process::id();
     let start =
         start_time(pid).map_err(|source| Error::System { what: "reading /proc/self/stat", source })?;

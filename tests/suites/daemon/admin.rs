@@ -244,6 +244,21 @@ fn what_is_wrong_changes_nothing_and_says_what_would_be_right() -> Result<()> {
 }
 
 #[test]
+fn a_faulty_file_is_named_with_its_line() -> Result<()> {
+    let gate = gate("")?;
+    let (config, _) = gate.files()?;
+    let text = std::fs::read_to_string(config)? + "\noops = \n";
+    std::fs::write(config, &text)?;
+    let place = format!("{}:{}: ", config.display(), text.lines().count());
+    for arguments in [&["set", "gate.mode", "shadow"][..], &["set", "gate.mode", "shadow", "--save"]] {
+        let output = gate.command(arguments)?;
+        ensure!(output.status.code() == Some(1) && stderr(&output).contains(&place), "{}", stderr(&output));
+    }
+    ensure!(std::fs::read_to_string(config)? == text);
+    Ok(())
+}
+
+#[test]
 fn what_is_saved_is_in_the_configuration_and_comments_stay() -> Result<()> {
     let gate = gate("")?;
     let (config, _) = gate.files()?;
@@ -254,6 +269,27 @@ fn what_is_saved_is_in_the_configuration_and_comments_stay() -> Result<()> {
     // Only what was to be saved is.
     ensure!(std::fs::read_to_string(config)? == text.replace("5000", "8000"));
     ensure!(quota(&gate)? == 8_000.0);
+    Ok(())
+}
+
+#[test]
+fn an_order_says_that_the_file_had_been_edited() -> Result<()> {
+    let mut gate = gate("")?;
+    let (config, _) = gate.files()?;
+    let config = config.to_owned();
+    let set = |gate: &Listening, mode: &str| gate.json(&["set", "gate.mode", mode]);
+    ensure!(set(&gate, "shadow")?["edited"] == false);
+    let text = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, text.replace("5000", "6000"))?;
+    ensure!(gate.json(&["set", "gate.mode", "enforce", "--dry-run"])?["edited"] == true);
+    ensure!(quota(&gate)? == 5_000.0, "a dry run");
+    ensure!(set(&gate, "enforce")?["edited"] == true && quota(&gate)? == 6_000.0);
+    ensure!(set(&gate, "shadow")?["edited"] == false);
+    reload(&mut gate, |text| text.replace("6000", "7000"))?;
+    ensure!(set(&gate, "enforce")?["edited"] == false && quota(&gate)? == 7_000.0);
+    let done = gate.json(&["set", "tenant.all.quota", "8000 RU/s", "--save"])?;
+    ensure!(done["edited"] == false, "{done}");
+    ensure!(set(&gate, "shadow")?["edited"] == false, "what gate itself has saved");
     Ok(())
 }
 

@@ -183,6 +183,11 @@ fn a_gate_whose_ticks_have_stopped_says_that_it_does_not_live() -> Result<()> {
 
 /// The last words of a gate that cannot start with this in its section `[gate]`.
 fn fails(section: &str) -> Result<String> {
+    fails_as(&["run", "--config"], section)
+}
+
+/// The last words of a command whose last argument is this configuration, and which fails.
+fn fails_as(arguments: &[&str], section: &str) -> Result<String> {
     let place = std::env::temp_dir().join(format!("gate-port-{}-{}", std::process::id(), address().ip()));
     let text = format!(
         "[gate]\nxdp = \"off\"\nadmin = \"off\"\n{section}\n[[service]]\nname = \"store\"\nprotocol = \"memcached\"\n\
@@ -191,10 +196,10 @@ fn fails(section: &str) -> Result<String> {
     );
     std::fs::write(&place, text)?;
     let mut command = Command::new(paths::gate());
-    command.arg("run").arg("--config").arg(&place);
+    command.args(arguments).arg(&place);
     let said = ChildProcess::start("gate", command)?.finish(PATIENCE).err().map(|error| error.to_string());
     std::fs::remove_file(&place)?;
-    said.context("it started")
+    said.context("it did not fail")
 }
 
 #[test]
@@ -216,8 +221,10 @@ fn ports_in_use_and_useless_tokens_end_the_start() -> Result<()> {
         std::fs::write(&site.token, text)?;
         std::fs::set_permissions(&site.token, std::fs::Permissions::from_mode(mode))?;
         let section = format!("admin_http = \"{}\"\nadmin_token_file = {:?}", address(), site.token);
-        let said = fails(&section)?;
-        ensure!(said.contains(why), "{said}");
+        for command in [["run", "--config"].as_slice(), &["check"]] {
+            let said = fails_as(command, &section)?;
+            ensure!(said.contains(why), "{said}");
+        }
     }
     Ok(())
 }

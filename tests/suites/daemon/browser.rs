@@ -28,13 +28,20 @@ const TENANTS: &str = "[[tenant]]\nname = \"acme\"\nsources = [\"127.0.0.0/8\"]\
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// An address of the tenant `small`.
 const SMALL: Ipv4Addr = Ipv4Addr::new(127, 0, 7, 7);
+/// Width and height in pixels.
+type Window = (u32, u32);
+const WIDE: Window = (1_280, 1_400);
+/// A window of the browser by itself is not narrower.
+const LEAST_WINDOW: u32 = 500;
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
+
+mod trouble;
 
 /// A gate, and a browser that has its page open.
 struct Site {
     gate: Listening,
-    _store: Listening,
+    store: Listening,
     page: Client,
     _driver: ChildProcess,
     port: SocketAddr,
@@ -43,6 +50,11 @@ struct Site {
 
 impl Site {
     async fn new() -> Result<Self> {
+        Self::seen_in(WIDE).await
+    }
+
+    /// In a window of so many pixels.
+    async fn seen_in(window: Window) -> Result<Self> {
         let port = address();
         let store = Listening::embedded("memcached")?;
         let token = std::env::temp_dir().join(format!("gate-browser-{}-{}", std::process::id(), port.ip()));
@@ -55,9 +67,9 @@ impl Site {
         let mut command = Command::new("chromedriver");
         // One that is free, for both families of addresses.
         command.arg("--port=0");
-        let (page, driver) = browser(command).await?;
+        let (page, driver) = browser(command, window).await?;
         page.goto(&format!("http://{port}/")).await?;
-        Ok(Self { gate, _store: store, page, _driver: driver, port, token })
+        Ok(Self { gate, store, page, _driver: driver, port, token })
     }
 
     /// Has the tenant `small` ask for more than it may have.
@@ -69,6 +81,20 @@ impl Site {
             lines += read_until(&mut client, b"\r\n")?.iter().filter(|&&byte| byte == b'\n').count();
         }
         Ok(())
+    }
+
+    /// Has the tenant `small` ask for more than it may have until the page shows its refusals, as it does for a second after each.
+    async fn ask_until_shown(&self) -> Result<()> {
+        let shown = format!("return {}", cell("small", 7));
+        let asking = async {
+            loop {
+                self.ask(50)?;
+                if self.script(&shown).await?.as_str().is_some_and(|shown| !shown.is_empty()) {
+                    return anyhow::Ok(());
+                }
+            }
+        };
+        timeout(PATIENCE, asking).await.context("the page shows no refusals")?
     }
 
     /// The texts of a table's rows, cell by cell.
@@ -106,6 +132,14 @@ impl Site {
         }
     }
 
+    /// The option by which a command finds this gate.
+    fn socket_option(&self) -> Result<String> {
+        let status = self.gate.json(&["status"])?;
+        let listens = status["listens"].as_array().context("nowhere")?;
+        let admin = listens.iter().find(|listens| listens["key"] == "admin").context("no admin socket")?;
+        Ok(format!(" --socket {}", admin["address"].as_str().context("no path")?))
+    }
+
     async fn end(self) -> Result<()> {
         Ok(self.page.clone().close().await?)
     }
@@ -119,19 +153,19 @@ impl Drop for Site {
 }
 
 /// A browser, and the driver that this command starts.
-async fn browser(driver: Command) -> Result<(Client, ChildProcess)> {
+async fn browser(driver: Command, (width, height): Window) -> Result<(Client, ChildProcess)> {
     let mut driver = ChildProcess::start("chromedriver", driver)?;
     let started = driver.wait_for("started successfully on port", PATIENCE)?;
     let driver_port = started.trim_end_matches('.').rsplit(' ').next().context("no port")?;
     let mut options = serde_json::Map::new();
-    let arguments = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--window-size=1200,1400",
-    ];
-    options.insert("goog:chromeOptions".to_owned(), json!({ "args": arguments }));
+    let size = format!("--window-size={width},{height}");
+    let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &size];
+    let mut chrome = json!({ "args": arguments });
+    if width < LEAST_WINDOW {
+        let metrics = json!({ "width": width, "height": height, "pixelRatio": 1.0, "touch": false });
+        chrome["mobileEmulation"] = json!({ "deviceMetrics": metrics });
+    }
+    options.insert("goog:chromeOptions".to_owned(), chrome);
     let page = ClientBuilder::new(hyper_util::client::legacy::connect::HttpConnector::new())
         .capabilities(options)
         .connect(&format!("http://127.0.0.1:{driver_port}"))
@@ -244,7 +278,7 @@ fn the_page_counts_packets_as_status_does() -> Result<()> {
     command.arg("--port=0");
     let run = || {
         in_runtime(async {
-            let (page, _driver) = browser(command).await?;
+            let (page, _driver) = browser(command, WIDE).await?;
             page.goto(&format!("http://127.0.0.1:{PORT}/")).await?;
             let rows = "return [...document.querySelectorAll('#packets tbody tr')].map((row) => [row.cells[0].innerText, row.cells[2].innerText])";
             let equal = async {
@@ -309,17 +343,18 @@ fn overrides_are_listed_with_the_line_that_sets_them() -> Result<()> {
         let set = site.gate.command(&["set", "tenant.other.quota", "650 RU/s"])?;
         ensure!(set.status.success(), "{set:?}");
         site.until("document.querySelector('#overrides tbody tr')").await?;
-        let line = "gate set tenant.other.quota \"650 RU/s\"";
+        let socket = site.socket_option()?;
+        let line = format!("gate set tenant.other.quota \"650 RU/s\"{socket}");
         let rows = site.rows("overrides").await?;
-        ensure!(rows == [["tenant.other.quota", "650 RU/s", line]], "{rows:?}");
+        ensure!(rows == [["tenant.other.quota", "650 RU/s", &line]], "{rows:?}");
         let overrides = &site.gate.json(&["status"])?["overrides"];
         ensure!(*overrides == json!([{"key": rows[0][0], "value": rows[0][1]}]), "{overrides}");
         site.page.find(Locator::Css("#overrides td button")).await?.click().await?;
         let shown = site.until("document.getElementById('set-line').value").await?;
-        ensure!(shown == line, "{shown}");
+        ensure!(shown == *line, "{shown}");
         // It is what the command takes.
         let quoted = site.script("return setLine('tenant.a.deny', '[\"a$b\"]')").await?;
-        ensure!(quoted == "gate set tenant.a.deny '[\"a$b\"]'", "{quoted}");
+        ensure!(quoted == format!("gate set tenant.a.deny '[\"a$b\"]'{socket}"), "{quoted}");
         site.end().await
     })
 }
@@ -453,7 +488,8 @@ fn the_page_obeys_a_keyboard_alone() -> Result<()> {
         ensure!(site.script(focused).await? == "acme", "the tenant cannot be reached");
         site.page.active_element().await?.send_keys(ENTER).await?;
         let line = site.until("document.getElementById('set-line').value").await?;
-        ensure!(line == "gate set tenant.acme.quota \"5000 RU/s\"", "{line}");
+        let expected = format!("gate set tenant.acme.quota \"5000 RU/s\"{}", site.socket_option()?);
+        ensure!(line == *expected, "{line}");
         site.end().await
     })
 }

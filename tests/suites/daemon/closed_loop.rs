@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +20,8 @@ use gate_tests::proxy::{Listening, read_until};
 use gate_tests::wait::until;
 use gate_userspace::kernel::Maps;
 use gate_userspace::load::store::{Settings, Store};
+use xtask::lab::process::ChildProcess;
+use xtask::paths;
 
 /// The time after which prices and throughput must be back.
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -174,9 +177,26 @@ fn ask(mut stream: TcpStream, replies: &ReplyCounts, over: &AtomicBool) -> Resul
 
 #[test]
 fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
+    shed_in_the_daemon(|_| Ok(()))
+}
+
+#[test]
+fn a_gate_that_drains_serves_again_what_it_has_shed() -> Result<()> {
+    let mut next = None;
+    shed_in_the_daemon(|gate| {
+        let mut command = Command::new(paths::gate());
+        command.args(["run", "--takeover", "--config"]).arg(gate.files()?.0);
+        let started = next.insert(ChildProcess::start("gate", command)?);
+        started.wait_for("took over from a running gate", PATIENCE).map(drop)
+    })?;
+    next.context("there is none")?.end().map(drop)
+}
+
+/// A proxied store that slows until the lowest tier is refused, and recovers; `then` is what happens in between.
+fn shed_in_the_daemon(then: impl FnOnce(&mut Listening) -> Result<()>) -> Result<()> {
     let store = Store::start(&Settings { service_time: USUAL, ..Settings::new("127.0.0.1:0".parse()?) })?;
     let service = "shedding = { short = \"500ms\", min_samples = \"10\", floor = \"15ms\" }";
-    let mut gate = Listening::gate("memcached", store.address(), service, PROXIED)?;
+    let mut gate = Listening::gate_with("drain = \"120s\"", "memcached", store.address(), service, PROXIED)?;
     let over = Arc::new(AtomicBool::new(false));
     let mut clients = Vec::new();
     let mut replies = BTreeMap::new();
@@ -197,6 +217,7 @@ fn a_slow_proxied_store_sheds_the_lowest_tier_in_the_daemon() -> Result<()> {
     let refused_after = until("the lowest tier is refused", PATIENCE, || cheap.penalties() > 0);
     let before = vital.answers();
     until("the others are served", PATIENCE, || cheap.penalties() > 20 && vital.answers() > before + 20);
+    then(&mut gate)?;
 
     store.set_service_time(USUAL);
     let recovered_after = until("the lowest tier is served again", RECOVERY, || {

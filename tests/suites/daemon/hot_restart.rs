@@ -412,3 +412,150 @@ fn where_there_is_no_xdp_a_signal_sends_a_gate_off() -> Result<()> {
     drop(client);
     wait_until("it does not end", || Ok(!gate.program().is_running()?))
 }
+
+#[test]
+fn what_was_set_holds_in_the_next_gate_too() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenant = |name, source| {
+        format!("[[tenant]]\nname = \"{name}\"\nsources = \"{source}\"\nquota = \"unlimited\"\n")
+    };
+    let tenants = tenant("all", "127.0.0.0/8") + &tenant("gone", "127.9.9.9");
+    let mut gate = Listening::gate("memcached", store.address, NOTHING_SHED, &tenants)?;
+    for set in ["tenant.all.refuse=on", "tenant.gone.refuse=on"] {
+        let (key, value) = set.split_once('=').context("no value")?;
+        let set = gate.command(&["set", key, value])?;
+        ensure!(set.status.success(), "{set:?}");
+    }
+    let (config, _) = gate.files()?;
+    let config = config.to_owned();
+    let text = std::fs::read_to_string(&config)?;
+    std::fs::write(&config, text.replace(&tenant("gone", "127.9.9.9"), ""))?;
+    let mut command = Command::new(paths::gate());
+    command.args(["run", "--takeover", "--config"]).arg(&config);
+    let mut next = ChildProcess::start("gate", command)?;
+    next.wait_for("no longer set: its section is gone", PATIENCE)?;
+    next.wait_for("still set, as in the gate before", PATIENCE)?;
+    next.wait_for("took over from a running gate", PATIENCE)?;
+    wait_until("the old one ends", || Ok(!gate.program().is_running()?))?;
+    let said = ask_once(gate.address)?;
+    ensure!(said.contains("reason=penalty"), "{said}");
+    let overrides = &gate.json(&["status"])?["overrides"];
+    ensure!(*overrides == serde_json::json!([{ "key": "tenant.all.refuse", "value": "on" }]), "{overrides}");
+    let unset = gate.command(&["set", "--unset", "tenant.all.refuse"])?;
+    ensure!(unset.status.success(), "{unset:?}");
+    wait_until("it refuses on", || Ok(ask_once(gate.address)? == "END\r\n"))?;
+    next.end().map(drop)
+}
+
+#[test]
+fn a_second_gate_does_not_start_where_one_listens() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    let transports = format!("{NOTHING_SHED}\ntransports = [\"udp\", \"tcp\"]");
+    let mut gate = Listening::gate("memcached", store.address, &transports, tenants)?;
+    let (config, socket) = gate.files()?;
+    let config = config.to_owned();
+    let text = std::fs::read_to_string(&config)?;
+    let admin = socket.display().to_string();
+    let elsewhere = config.with_extension("second.toml");
+    let only = |transport: &str| text.replace("[\"udp\", \"tcp\"]", &format!("[\"{transport}\"]"));
+    for (what, second) in [("the same", text.clone()), ("over TCP", only("tcp")), ("over UDP", only("udp"))] {
+        let second =
+            if what == "the same" { second } else { second.replace(&admin, &format!("{admin}.second")) };
+        std::fs::write(&elsewhere, &second)?;
+        let output = Command::new(paths::gate()).arg("run").arg("--config").arg(&elsewhere).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.code() == Some(1)
+                && said.contains(&format!("cannot listen at {}", gate.address))
+                && said.contains("--takeover takes its place"),
+            "{what}: {said}"
+        );
+    }
+    std::fs::remove_file(&elsewhere)?;
+    ensure!(gate.program().is_running()? && ask_once(gate.address)? == "END\r\n");
+    Ok(())
+}
+
+#[test]
+fn of_takeovers_at_once_one_gate_is_left() -> Result<()> {
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    let mut gate = Listening::gate("memcached", store.address, NOTHING_SHED, tenants)?;
+    let config = gate.files()?.0.to_owned();
+    let start = |_| {
+        let mut command = Command::new(paths::gate());
+        command.args(["run", "--takeover", "--config"]).arg(&config);
+        ChildProcess::start("gate", command)
+    };
+    let mut next = (0..4).map(start).collect::<Result<Vec<_>>>()?;
+    for next in &mut next {
+        next.wait_for("took over from a running gate", PATIENCE)?;
+    }
+    wait_until("the first one ends", || Ok(!gate.program().is_running()?))?;
+    wait_until("one of the others is left", || {
+        let mut running = 0;
+        for next in &mut next {
+            running += usize::from(next.is_running()?);
+        }
+        ensure!(running > 0, "none is left");
+        Ok(running == 1)
+    })?;
+    ensure!(ask_once(gate.address)? == "END\r\n");
+    let owner = gate.json(&["status"])?["daemon"].as_u64().context("nobody is asked")?;
+    for mut next in next {
+        if next.is_running()? {
+            ensure!(u64::from(next.id()) == owner, "{owner} is asked, and another serves");
+            next.end()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_taken_from_another_users_socket() -> Result<()> {
+    if !privilege::root("hot_restart::nothing_is_taken_from_another_users_socket") {
+        return Ok(());
+    }
+    let store = Listening::memcached()?;
+    let tenants = "[[tenant]]\nname = \"all\"\nsources = \"127.0.0.0/8\"\nquota = \"unlimited\"";
+    let mut gate = Listening::gate("memcached", store.address, NOTHING_SHED, tenants)?;
+    let set = gate.command(&["set", "tenant.all.refuse", "on"])?;
+    ensure!(set.status.success(), "{set:?}");
+    let (config, socket) = gate.files()?;
+    let config = config.to_owned();
+    std::os::unix::fs::chown(socket, Some(NOBODY), None)?;
+    let mut command = Command::new(paths::gate());
+    command.args(["run", "--takeover", "--config"]).arg(&config);
+    let mut next = ChildProcess::start("gate", command)?;
+    next.wait_for(&format!(" is user {NOBODY}'s"), PATIENCE)?;
+    next.wait_for("took over from a running gate", PATIENCE)?;
+    wait_until("the old one ends", || Ok(!gate.program().is_running()?))?;
+    ensure!(ask_once(gate.address)? == "END\r\n");
+    next.end().map(drop)
+}
+
+/// A user that is not this one.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn what_was_set_holds_in_the_next_owner_of_the_maps_too() -> Result<()> {
+    if !privilege::root("hot_restart::what_was_set_holds_in_the_next_owner_of_the_maps_too") {
+        return Ok(());
+    }
+    before_stores("", |site, first, _| {
+        let set = site.gate(&["set", "tenant.all.refuse", "on"])?;
+        ensure!(set.status.success(), "{set:?}");
+        let second = site.start(&["--takeover"])?;
+        first.finish(PATIENCE)?;
+        let said = ask_once(MEMCACHED)?;
+        ensure!(said.contains("reason=penalty"), "{said}");
+        second.end().map(drop)
+    })
+}
+
+fn ask_once(address: SocketAddr) -> Result<String> {
+    let mut client = connect(address)?;
+    client.write_all(b"get none\r\n")?;
+    Ok(String::from_utf8(read_until(&mut client, b"\r\n")?)?)
+}

@@ -5,11 +5,13 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::daemon::{ATTACHED, PATIENCE, Site};
+use gate_tests::http::curl_socket;
 use gate_tests::memcached::{Datagrams, Memcached, PORT};
 use gate_tests::net::{SERVER_INTERFACE, SERVER_V4};
 use gate_tests::packet::Packet;
 use gate_tests::privilege;
 use gate_tests::wait::wait_until;
+use gate_userspace::admin::default_path;
 use gate_userspace::kernel::{Loaded, Maps, PinDir, Sizes};
 use nix::net::if_::if_nametoindex;
 use nix::sys::signal::Signal;
@@ -366,6 +368,38 @@ fn where_the_program_is_gone_it_is_said_and_attached_again() -> Result<()> {
     let shown = status()?;
     ensure!(shown["interface"] == "gate0" && shown["interfaces"][1]["name"] == Value::Null, "{shown}");
     ensure!(site.gate(&["detach"])?.status.success());
+    nothing_is_left(&site)
+}
+
+#[test]
+fn a_gate_whose_link_is_detached_is_not_ready() -> Result<()> {
+    let test = "a_gate_whose_link_is_detached_is_not_ready";
+    let Some(site) = site(test, &config(BOTH, SERVICE))? else { return Ok(()) };
+    let mut gate = start(&site, &[], 2)?;
+    let ready = || {
+        let answer = curl_socket(&default_path(site.pins()), "/ready", &[])?;
+        let document = answer.json()?;
+        ensure!((answer.status == 200) == (document["ready"] == true), "{} {document}", answer.status);
+        ensure!(document["plan"] == true && document["listening"] == true, "{document}");
+        Ok(document["attached"] == true && document["ready"] == true)
+    };
+    wait_until("it is ready", ready)?;
+    // While gate stands still another program takes the place, so that its own cannot be attached again.
+    gate.signal(Signal::SIGSTOP)?;
+    std::fs::remove_file(site.pins().join("link-1"))?;
+    wait_until("the program is gone", || Ok(program(&site, SECOND)?.is_none()))?;
+    let mut other = site.net.server.command(paths::gate());
+    other.args(["peer", "--interface", SECOND]);
+    let mut other = ChildProcess::start("gate peer", other)?;
+    other.wait_for("everything passes", PATIENCE)?;
+    gate.signal(Signal::SIGCONT)?;
+    gate.wait_for("the program is no longer at the interface", PATIENCE)?;
+    wait_until("it is ready all the same", || Ok(!ready()?))?;
+    ensure!(site.json(&["status"])?["vanished"] == json!([SECOND]));
+    other.signal(Signal::SIGTERM)?;
+    gate.wait_for("attached again", PATIENCE)?;
+    wait_until("it is not ready again", ready)?;
+    gate.end()?;
     nothing_is_left(&site)
 }
 

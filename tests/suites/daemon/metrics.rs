@@ -116,6 +116,37 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn alerts_name_who_is_refused_and_who_would_be() -> Result<()> {
+    let alerts = paths::workspace().join("docs/alerts.yml");
+    let mut tests = format!("rule_files: [{alerts:?}]\nevaluation_interval: 1m\ntests:\n");
+    // Of 60,000 requests a minute so many more are refused, and so many would be without shadow mode.
+    for (refused, shadowed, fires) in
+        [(54_000, 0, true), (0, 54_000, true), (5_000, 5_000, false), (10_000, 10_000, true)]
+    {
+        let series = |family: &str, reason: &str, count: u64| {
+            format!(
+                "      - series: gate_tenant_{family}_requests_total{{instance=\"i\",tenant=\"a\",layer=\"proxy\"{reason}}}\n        \
+                 values: 0+{count}x40\n"
+            )
+        };
+        let by_quota = ",reason=\"quota\"";
+        let firing = "ALERTS{alertname=\"GateTenantOverQuota\",alertstate=\"firing\",instance=\"i\",severity=\"info\",tenant=\"a\"}";
+        let expected = format!("exp_samples: [{{labels: '{firing}', value: 1}}]");
+        tests += &format!(
+            "  - interval: 1m\n    input_series:\n{}{}{}    promql_expr_test:\n      \
+             - expr: ALERTS{{alertname=\"GateTenantOverQuota\"}}\n        eval_time: 30m\n        {}\n",
+            series("passed", "", 60_000),
+            series("refused", by_quota, refused),
+            series("shadowed", by_quota, shadowed),
+            if fires { &expected } else { "exp_samples: []" },
+        );
+    }
+    let said = promtool(&["test", "rules", "/dev/stdin"], &tests)?;
+    ensure!(said.contains("SUCCESS"), "{said}");
+    Ok(())
+}
+
 /// The sums of a scrape are what `gate tenants` counts, tenant by tenant.
 fn agrees(scraped: &Scrape, tenants: &Value) -> Result<()> {
     let tenants = tenants.as_array().context("no tenants")?;

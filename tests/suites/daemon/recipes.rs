@@ -312,6 +312,48 @@ fn the_steps_of_rolling_out_are_obeyed() -> Result<()> {
     Ok(())
 }
 
+/// The commands of the README's way to one's own service, in their order, with its configuration.
+#[test]
+fn the_readmes_commands_are_obeyed() -> Result<()> {
+    if !privilege::root("recipes::the_readmes_commands_are_obeyed") {
+        return Ok(());
+    }
+    let readme = document("../README.md")?;
+    let section = "Before your own service";
+    let blocks = blocks(&readme, section)?;
+    let (_, rest) = readme.split_once(&format!("\n## {section}\n")).context("no section")?;
+    let prose = rest.split("\n## ").next().unwrap_or_default().split("\n```").step_by(2);
+    let said = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
+    // A screen needs a terminal, which another test has.
+    let said = said.filter(|words| words.starts_with("gate ") && *words != "gate top");
+    let in_blocks = blocks.iter().flat_map(|(_, block)| block.lines());
+    let commands: Vec<_> = in_blocks.filter(|line| line.starts_with("gate ")).chain(said).collect();
+    let mut scene = Scene::new()?;
+    let (store, address) =
+        RECIPES.first().map(|(_, store, address)| (store, address)).context("no recipe")?;
+    scene.store(store, address)?;
+    let (_, config) = blocks.iter().find(|(language, _)| *language == "toml").context("no configuration")?;
+    std::fs::write(scene.directory.join("gate.toml"), config)?;
+    let status = |scene: &Scene| -> Result<String> {
+        Ok(String::from_utf8(scene.shell(End::Server, "gate status").output()?.stdout)?)
+    };
+    for command in &commands {
+        if command.starts_with("gate run ") {
+            scene.start(End::Server, command)?;
+            continue;
+        }
+        let output = scene.shell(End::Server, command).output()?;
+        ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        if *command == "gate set gate.mode enforce" {
+            let status = status(&scene)?;
+            ensure!(!status.contains("shadow"), "{status}");
+        }
+    }
+    let status = status(&scene)?;
+    ensure!(commands.len() == 7 && status.contains("shadow: nothing is refused"), "{commands:?}: {status}");
+    Ok(())
+}
+
 #[test]
 fn each_recipe_of_the_document_is_run() -> Result<()> {
     let text = document("RECIPES.md")?;

@@ -44,7 +44,7 @@ fn top_shows_rates_and_obeys_keys() -> Result<()> {
     })?;
     ensure!(requests > 0);
     terminal.types("\r")?;
-    terminal.shows("burst_ms")?;
+    terminal.shows("How much of its quota it may have saved up")?;
     terminal.types("\x1b")?;
     terminal.shows("quota RU/s")?;
     terminal.types("2")?;

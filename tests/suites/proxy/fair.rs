@@ -3,6 +3,8 @@
 //!
 //! Counts and orders alone: how fast the store is, the machine decides.
 
+mod crowd;
+
 use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;

@@ -71,6 +71,26 @@ fn a_log_that_nobody_reads_holds_up_no_request() -> Result<()> {
 }
 
 #[test]
+fn a_log_whose_reader_has_gone_costs_lines_and_no_request() -> Result<()> {
+    let store = Listening::redis()?;
+    let path = std::env::temp_dir().join(format!("gate-closed-log-{}", std::process::id()));
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU)?;
+    // Both ends, so that the shell's can be opened.
+    let reader = OpenOptions::new().read(true).write(true).open(&path)?;
+    let line = format!("exec \"$0\" \"$@\" 2> {}", path.display());
+    let gate = Listening::gate_by_shell(&line, "resp", store.address, "", EVERYONE);
+    std::fs::remove_file(&path)?;
+    let gate = gate?;
+    gate.ask(b"PING\r\n", b"+PONG\r\n")?;
+    ensure!(gate.json(&["status"])?["log_lines_lost"] == 0, "a line is lost while it is read");
+    drop(reader);
+    ensure!(served_all_along(&gate)? > 0, "no line is counted");
+    let said = String::from_utf8(gate.command(&["status"])?.stdout)?;
+    ensure!(said.contains("lines of the log that were lost: "), "{said}");
+    Ok(())
+}
+
+#[test]
 fn frames_of_http_2_fill_no_log() -> Result<()> {
     const ACKNOWLEDGEMENTS: usize = 20_000;
     let origin = HttpServer::start(|_| Some(whole(200, "", b"ok")))?;

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use gate_tests::http::curl_socket;
 use gate_tests::http_client::HttpClient;
 use gate_tests::metrics::Scrape;
@@ -116,6 +116,18 @@ fn each_value_of_a_field_has_a_quota_of_its_own() -> Result<()> {
         ensure!(by_field["tenant"] == asked && by_field["verdict"] == verdict, "{by_field}");
     }
     ensure!(metric(&gate, "api/*", "gate_tenant_members")? == 3.0);
+    let listed = gate.json(&["members", "api/*"])?;
+    let [alice, bob, carol] = &listed["members"].as_array().context("no members")?[..] else {
+        bail!("{listed}")
+    };
+    ensure!(alice["member"] == "api/alice" && alice["tenant"] == "api/*", "{listed}");
+    for (member, name, left) in [(alice, "alice", 0.0), (bob, "bob", 0.6), (carol, "carol", 0.9)] {
+        let is_left = member["burst_left"].as_f64().is_some_and(|found| (found - left).abs() < 0.09);
+        ensure!(member["member"] == format!("api/{name}") && is_left, "{listed}");
+    }
+    let of_all = gate.json(&["members", "-n", "1"])?;
+    ensure!(of_all["tenants"] == listed["tenants"] && listed["tenants"][0]["members"] == 3, "{of_all}");
+    ensure!(of_all["members"].as_array().is_some_and(|members| members.len() == 1), "{of_all}");
     let whole = gate.json(&["tenants", "api/*"])?["tenants"][0].take();
     ensure!(whole["passed"] == 15 && whole["refused"]["quota"] == 8, "{whole}");
     Ok(())

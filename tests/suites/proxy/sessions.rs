@@ -11,6 +11,7 @@ use gate_tests::wait::wait_until;
 use nix::sys::signal::Signal;
 
 mod busy;
+mod gone;
 mod random;
 
 const EVERYONE: &str = "[[tenant]]\nname = \"all\"\nsources = [\"127.0.0.0/8\"]\nquota = \"unlimited\"";
@@ -64,6 +65,22 @@ fn session_commands_are_not_refused_for_quota() -> Result<()> {
     ensure!(refused > 0, "nothing was refused: the quota is not spent");
     let said = store.ask(b"DBSIZE\r\n", b"\r\n")?;
     ensure!(said == b":0\r\n", "{}", shown(&said));
+    Ok(())
+}
+
+#[test]
+fn who_waits_goes_by_a_quota_that_is_changed_meanwhile() -> Result<()> {
+    let store = Listening::redis()?;
+    let quota = "quota = \"0.02 RU/s\"\nburst = \"50s\"\nmax_debt = \"100s\"";
+    let gate = Listening::gate("resp", store.address, "", &EVERYONE.replace("quota = \"unlimited\"", quota))?;
+    let mut client = gate.connect()?;
+    // The burst, and then debts as large as may be: the last waits for 50 s.
+    client.write_all((["SELECT 1\r\n"; 4].concat() + "ECHO end\r\n").as_bytes())?;
+    let mut said = read_until(&mut client, &b"+OK\r\n".repeat(3))?;
+    let set = gate.command(&["set", "tenant.all.quota", "unlimited"])?;
+    ensure!(set.status.success(), "{set:?}");
+    said.extend(read_until(&mut client, b"end\r\n")?);
+    ensure!(said == b"+OK\r\n+OK\r\n+OK\r\n+OK\r\n$3\r\nend\r\n", "{}", shown(&said));
     Ok(())
 }
 

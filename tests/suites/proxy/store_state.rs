@@ -59,6 +59,53 @@ fn a_dead_store_is_shown_at_once_and_logged_once() -> Result<()> {
 }
 
 #[test]
+fn a_busy_store_says_what_it_may_be_busy_with() -> Result<()> {
+    let store = Listening::redis()?;
+    let service = "store_timeout = \"60s\"\nslow_timeout = \"60s\"\nhot_keys.cache = \"off\"";
+    let gate = Listening::gate("resp", store.address, service, EVERYONE)?;
+    let words = |command: &str| Ok::<_, anyhow::Error>(String::from_utf8(gate.command(&[command])?.stdout)?);
+    let mut clients = [gate.connect()?, gate.connect()?];
+    for client in &mut clients {
+        client.write_all(b"GET none\r\n")?;
+        read_until(client, b"$-1\r\n")?;
+    }
+    for (request, answer, command, name) in [
+        (&b"SMEMBERS reports\r\n"[..], &b"*0\r\n"[..], "smembers", "SMEMBERS"),
+        (b"SET reports x\r\n", b"+OK\r\n", "set", "SET"),
+        (b"XINFO STREAM none\r\n", b"\r\n", "xinfo|stream", "XINFO STREAM"),
+    ] {
+        store.stall()?;
+        // What is short is no cause for a silence, whoever sent it first.
+        clients[0].write_all(b"GET none\r\n")?;
+        clients[1].write_all(request)?;
+        wait_until("it is not busy", || Ok(store_in(&gate)?["busy"]["command"] == command))?;
+        for document in ["queues", "status"] {
+            let said = words(document)?;
+            let has_words = said.contains(", busy for ") && said.contains(&format!(" s ({name})"));
+            ensure!(has_words, "{document}: {said}");
+        }
+        let for_s = || store_in(&gate)?["busy"]["for_s"].as_f64().context("no time");
+        let before = for_s()?;
+        ensure!(before >= 0.1 && store_in(&gate)?["up"] == true, "{before}");
+        wait_until("its time does not pass", || Ok(for_s()? > before + 0.1))?;
+        store.signal(Signal::SIGCONT)?;
+        read_until(&mut clients[0], b"$-1\r\n")?;
+        read_until(&mut clients[1], answer)?;
+        wait_until("it is still busy", || Ok(store_in(&gate)?["busy"].is_null()))?;
+    }
+    ensure!(!words("queues")?.contains("busy"));
+    // Nothing is known of a store that is silent about short requests but that it is silent.
+    store.stall()?;
+    clients[0].write_all(b"GET none\r\n")?;
+    let asked = Instant::now();
+    wait_until("time passes", || {
+        ensure!(store_in(&gate)?["busy"].is_null(), "it is busy");
+        Ok(asked.elapsed() > Duration::from_millis(300))
+    })?;
+    store.signal(Signal::SIGCONT)
+}
+
+#[test]
 fn a_silent_store_is_known_to_all_threads_at_once() -> Result<()> {
     let store = Listening::redis()?;
     let service = "store_timeout = \"1s\"\nhot_keys.cache = \"off\"";

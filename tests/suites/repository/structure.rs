@@ -20,7 +20,7 @@ const ROOTS: [&str; 5] = [
 ];
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 209] = [
+const ORDER: [&str; 213] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -29,6 +29,7 @@ const ORDER: [&str; 209] = [
     "pipeline/login.rs",
     "pipeline/housekeeping.rs",
     "pipeline/complete.rs",
+    "pipeline/flights.rs",
     "pipeline/decode.rs",
     "pipeline/dedicated.rs",
     "pipeline/dedicated_requests/admission.rs",
@@ -154,7 +155,9 @@ const ORDER: [&str; 209] = [
     "clients/refusal_pace.rs",
     "clients/task_budget.rs",
     "hot_cache/dedicated_writes.rs",
+    "hot_cache/anew.rs",
     "hot_cache/mod.rs",
+    "hot_cache/followers.rs",
     "hot_cache/key_order.rs",
     "hot_cache/hot_set.rs",
     "hot_cache/cache_role.rs",
@@ -215,6 +218,7 @@ const ORDER: [&str; 209] = [
     "tenants/ledger/counting.rs",
     "tenants/ledger/debts.rs",
     "tenants/ledger/peek.rs",
+    "tenants/ledger/quotas.rs",
     "tenants/ledger.rs",
     "tenants/members/mod.rs",
     "tenants/members/shard.rs",

@@ -3,7 +3,9 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -18,15 +20,20 @@ use nix::sys::time::TimeSpec;
 use super::traffic::{Ends, Reads, Traffic};
 use super::{Gate, Origin};
 
-/// The hostile tenant: its addresses, its target, and the end of its time.
+/// The hostile tenant: its addresses, its target, and its time, which begins with the first thing that it does. Its thread
+/// gives way to all others, so that on a busy machine it comes to that late.
 pub struct Hostile<'a> {
     pub(super) target: SocketAddr,
     pub(super) origin: Origin,
-    pub(super) until: Instant,
+    lasts: Duration,
+    made: Instant,
+    begun: OnceLock<Instant>,
+    /// Told when it has begun.
+    tell: Sender<()>,
     /// The gate in between, for what its operator does.
     pub(super) gate: Option<&'a Gate>,
-    pub(super) done: AtomicU64,
-    pub(super) opened: AtomicU64,
+    done: AtomicU64,
+    opened: AtomicU64,
 }
 
 /// A connection, and what is left to be written.
@@ -38,20 +45,41 @@ struct Peer {
 }
 
 impl<'a> Hostile<'a> {
-    pub(super) fn new(target: SocketAddr, origin: Origin, lasts: Duration, gate: Option<&'a Gate>) -> Self {
+    pub(super) fn new(
+        target: SocketAddr,
+        origin: Origin,
+        lasts: Duration,
+        gate: Option<&'a Gate>,
+        tell: Sender<()>,
+    ) -> Self {
         let done = AtomicU64::new(0);
         let opened = AtomicU64::new(0);
-        Self { target, origin, until: Instant::now() + lasts, gate, done, opened }
+        Self { target, origin, lasts, made: Instant::now(), begun: OnceLock::new(), tell, gate, done, opened }
     }
 
-    /// True when it has to stop.
+    /// True when it has to stop, or has not come to do anything.
     pub(super) fn is_over(&self) -> bool {
-        Instant::now() >= self.until
+        match self.begun.get() {
+            Some(begun) => begun.elapsed() >= self.lasts,
+            None => self.made.elapsed() >= PATIENCE,
+        }
     }
 
     /// Requests sent, connections opened or things done, so that a behaviour that does nothing is noticed.
     pub(super) fn count(&self, number: u64) {
+        if number > 0 {
+            self.begun.get_or_init(|| {
+                // Nobody waits for it any more if that took too long.
+                let _ = self.tell.send(());
+                Instant::now()
+            });
+        }
         self.done.fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// All that was counted.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
@@ -266,6 +294,9 @@ pub(super) fn connect(source: Ipv4Addr, target: SocketAddr) -> io::Result<TcpStr
     setsockopt(&socket, sockopt::TcpNoDelay, &true)?;
     Ok(TcpStream::from(socket))
 }
+
+/// The longest that a program takes to start, and a hostile tenant to begin.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// From now on this thread runs when no other wants its CPU, those of other processes included. A nice one would not do: it
 /// keeps its CPU for up to 3 ms when a thread that has been asleep becomes ready.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::Signal;
 
-use super::hostile::{Hostile, give_way};
+use super::hostile::{Hostile, PATIENCE, give_way};
 use super::polite::{Seen, measure};
 use super::{Behaviour, Store, memcached, redis};
 use crate::lab::loopback::Directory;
@@ -69,7 +69,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// If a program does not start, the polite tenant is not served before, or the behaviour does nothing.
+    /// If a program does not start, the polite tenant is not served before, or the behaviour does nothing within 20 s.
     pub fn measure(
         &self,
         behaviour: &Behaviour,
@@ -90,20 +90,23 @@ impl Site {
         let ask =
             |lasts, begun: &mut dyn FnMut()| measure(behaviour.store, address, (lasts, patience), begun);
         let baseline = baseline.map(|lasts| ask(lasts, &mut || ())).transpose()?;
-        let (begin, begun) = std::sync::mpsc::channel();
+        let (begin, may_begin) = mpsc::channel();
+        let (tell, has_begun) = mpsc::channel();
         let between = gate.as_ref();
         let neighbour = move || {
             give_way();
             // The polite tenant is served, or has failed.
-            let _ = begun.recv();
-            let hostile = Hostile::new(address, behaviour.origin, lasts, between);
-            (behaviour.run)(&hostile).map(|()| hostile.done.into_inner())
+            let _ = may_begin.recv();
+            let hostile = Hostile::new(address, behaviour.origin, lasts, between, tell);
+            (behaviour.run)(&hostile).map(|()| hostile.done())
         };
         let (with_neighbour, done) = std::thread::scope(|scope| {
             let neighbour =
                 std::thread::Builder::new().name("neighbour".to_owned()).spawn_scoped(scope, neighbour)?;
             let with_neighbour = ask(lasts, &mut || {
                 let _ = begin.send(());
+                // Both measure the same time; a neighbour that does nothing is found below.
+                let _ = has_begun.recv();
             });
             drop(begin);
             let done = neighbour.join().map_err(|_| anyhow::anyhow!("the behaviour panicked"))?;
@@ -156,7 +159,9 @@ impl Gate {
         let config = config(store, address, backend);
         let gate = Self { address, file, config, processes: Mutex::new(Vec::new()) };
         gate.configure("")?;
-        gate.launch(bound_command(paths::gate()))?;
+        let mut command = bound_command(paths::gate());
+        command.arg("run");
+        gate.launch(command)?;
         Ok(gate)
     }
 
@@ -170,7 +175,7 @@ impl Gate {
     }
 
     fn launch(&self, mut command: Command) -> Result<()> {
-        command.arg("run").arg("--config").arg(&self.file);
+        command.arg("--config").arg(&self.file);
         let mut process = ChildProcess::start("gate", command)?;
         process.wait_for("running without XDP", PATIENCE)?;
         let deadline = Instant::now() + PATIENCE;
@@ -194,7 +199,9 @@ impl Gate {
     /// Starts another gate at the same address, and hands over to it.
     pub(super) fn replace(&self) -> Result<()> {
         // Not bound to this thread, which ends before the measurement does.
-        self.launch(Command::new(paths::gate()))?;
+        let mut command = Command::new(paths::gate());
+        command.args(["run", "--takeover"]);
+        self.launch(command)?;
         let processes = self.processes();
         let [.., old, _] = &processes[..] else { bail!("no gate runs") };
         old.signal(Signal::SIGUSR2)
@@ -272,5 +279,4 @@ const USUAL_PATIENCE: Duration = Duration::from_secs(2);
 const LONG_PATIENCE: Duration = Duration::from_secs(12);
 /// More than any behaviour takes.
 const MOST_DESCRIPTORS: i32 = 4_096;
-const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(2);

@@ -392,7 +392,7 @@ impl Book {
         Some(link.report(now, self.revision, entries, |place, handle| {
             let line = &mut lines[place as usize];
             line.handle = Some(handle);
-            line.debt.introduction(&line.name, now)
+            line.introduction(now)
         }))
     }
 

@@ -44,6 +44,7 @@ impl Debt {
             name: name.as_str().to_owned(),
             full_in_us: self.full_in(now).0 / 1_000,
             window_left_us: window_left.0.div_ceil(1_000),
+            held_back: false,
         }
     }
 

@@ -5,10 +5,13 @@
 //! accounts'. Then the number of its last report alone is known, so that one that was not answered is not charged twice, and after
 //! [`FORGOTTEN_AFTER`] nothing.
 //!
+//! **Locks.** One lock covers all gates. Reports and joins do nothing under it that takes longer the more gates there are: those that have
+//! left are in a queue, in the order in which they did, and how many share the limits is counted as they come and go.
+//!
 //! **Two at a time.** A process that takes over from another one of its gate, or drains its clients, says so, and both may report.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gate_common::units::Nanos;
 
@@ -20,12 +23,24 @@ pub(super) struct Gates(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    by_name: HashMap<String, [Option<Gate>; PLACES]>,
+    by_name: HashMap<Arc<str>, [Option<Gate>; PLACES]>,
+    /// The gates that have left, those first that did so first; and some that have come back or are no more.
+    left: VecDeque<Departure>,
+    /// How many of them report, or did so within [`LATELY`].
+    sharing: usize,
     /// How many gates there are.
     count: usize,
     /// Numbers that no gate has, below the next one.
     vacant: Vec<u32>,
     next: u32,
+}
+
+/// A gate that has left at some time. It still has if it was not seen since.
+#[derive(Debug)]
+struct Departure {
+    name: Arc<str>,
+    number: u32,
+    seen: Nanos,
 }
 
 #[derive(Debug)]
@@ -40,6 +55,8 @@ struct Gate {
     is_released: bool,
     /// True if its successor may report as well.
     drains: bool,
+    /// True if it is counted among those that share the limits.
+    is_counted: bool,
     stage: Stage,
 }
 
@@ -86,54 +103,12 @@ pub(super) enum Denied {
 impl Gates {
     /// Takes a gate's session, or begins one, which gives back what the one before it had been granted.
     pub(super) fn take(&self, now: Nanos, comer: Comer<'_>) -> Result<Session, Denied> {
-        let state = &mut *self.lock();
-        if state.count >= MOST_GATES && !state.by_name.contains_key(comer.name) {
-            state.forget_one(now).ok_or(Denied::TooMany)?;
-        }
-        let places = state.by_name.entry(comer.name.to_owned()).or_default();
-        let known = places.iter_mut().flatten().find(|gate| gate.id == comer.id);
-        if let Some(gate) = known {
-            return gate.resume(now, comer);
-        }
-        let is_free = |gate: &&mut Option<Gate>| gate.as_ref().is_none_or(|gate| !gate.is_connected());
-        let is_taken = places.iter().flatten().any(|gate| gate.is_connected() && !gate.drains);
-        let may_report = comer.takes_over || comer.drains || !is_taken;
-        let place = places.iter_mut().find(is_free).filter(|_| may_report);
-        let place = place.ok_or(Denied::Connected)?;
-        let before = place.take();
-        before.iter().for_each(Gate::release);
-        let number = before.map(|gate| gate.number).unwrap_or_else(|| {
-            state.count += 1;
-            state.vacant.pop().unwrap_or_else(|| {
-                state.next += 1;
-                state.next - 1
-            })
-        });
-        *place = Some(Gate {
-            number,
-            seen: now,
-            id: comer.id,
-            charged: 0,
-            names: 0,
-            is_released: true,
-            drains: comer.drains,
-            stage: Stage::Connected,
-        });
-        Ok(Session::new(comer.id, number, comer.interval))
+        self.lock().take(now, comer)
     }
 
     /// Puts a session back whose stream has ended; what is left of one that `is_over` is its number.
     pub(super) fn put_back(&self, now: Nanos, name: &str, session: Session, is_over: bool) {
-        if let Some(gate) = self.lock().gate(name, session.id) {
-            gate.note(now, &session);
-            gate.is_released = false;
-            gate.stage = Stage::Left(session);
-            if is_over {
-                // It begins anew, and what it introduces then has no place beside what it has now.
-                gate.end();
-                gate.id = 0;
-            }
-        }
+        self.lock().put_back(now, name, session, is_over);
     }
 
     /// Notes that a gate has reported.
@@ -143,30 +118,17 @@ impl Gates {
 
     /// Gives back what gates had been granted that have left, and in time forgets them.
     pub(super) fn release_left(&self, now: Nanos) {
-        let state = &mut *self.lock();
-        for gate in state.gates().filter(|gate| !gate.is_connected()) {
-            let left = now.saturating_sub(gate.seen);
-            if left >= RELEASE_AFTER && !gate.is_released {
-                gate.release();
-                gate.is_released = true;
-            }
-            if left >= SESSION_KEPT {
-                gate.end();
-            }
-        }
-        let until = now.saturating_sub(FORGOTTEN_AFTER);
-        state.forget(|_, gate| !gate.is_connected() && gate.seen < until);
+        self.lock().release_left(now);
     }
 
     /// Gives up the sessions of all gates that have left.
     pub(super) fn end_left(&self) {
-        self.lock().gates().for_each(Gate::end);
+        self.lock().each_left(|_| Fate::End);
     }
 
-    /// How many report, or did so within [`LATELY`].
-    pub(super) fn count(&self, now: Nanos) -> usize {
-        let since = now.saturating_sub(LATELY);
-        self.lock().gates().filter(|gate| gate.is_connected() || gate.seen >= since).count()
+    /// How many report, or did so within [`LATELY`] before the last [`Gates::release_left`].
+    pub(super) fn sharing(&self) -> usize {
+        self.lock().sharing
     }
 
     /// All of them.
@@ -176,8 +138,8 @@ impl Gates {
             .by_name
             .iter()
             .flat_map(|(name, gates)| gates.iter().flatten().map(move |gate| (name, gate)));
-        let known = |(name, gate): (&String, &Gate)| Known {
-            name: name.clone(),
+        let known = |(name, gate): (&Arc<str>, &Gate)| Known {
+            name: name.to_string(),
             number: gate.number,
             is_connected: gate.is_connected(),
             charged: gate.charged,
@@ -193,9 +155,113 @@ impl Gates {
     }
 }
 
+/// The fate of a gate that has left.
+enum Fate {
+    Keep,
+    /// Nothing is left of what it had been granted.
+    Release,
+    /// Its session ends as well.
+    End,
+    /// Its session ends, and it no longer counts among those that share the limits.
+    Uncount,
+    Forget,
+}
+
 impl State {
-    fn gates(&mut self) -> impl Iterator<Item = &mut Gate> {
-        self.by_name.values_mut().flatten().flatten()
+    fn take(&mut self, now: Nanos, comer: Comer<'_>) -> Result<Session, Denied> {
+        if self.count >= MOST_GATES && !self.by_name.contains_key(comer.name) {
+            self.forget_one(now).ok_or(Denied::TooMany)?;
+        }
+        let Self { by_name, count, vacant, next, sharing, .. } = self;
+        if !by_name.contains_key(comer.name) {
+            by_name.insert(comer.name.into(), Default::default());
+        }
+        let places = by_name.get_mut(comer.name).ok_or(Denied::TooMany)?;
+        let known = places.iter_mut().flatten().find(|gate| gate.id == comer.id);
+        if let Some(gate) = known {
+            let session = gate.resume(now, comer)?;
+            gate.share(sharing);
+            return Ok(session);
+        }
+        let is_free = |gate: &&mut Option<Gate>| gate.as_ref().is_none_or(|gate| !gate.is_connected());
+        let is_taken = places.iter().flatten().any(|gate| gate.is_connected() && !gate.drains);
+        let may_report = comer.takes_over || comer.drains || !is_taken;
+        let place = places.iter_mut().find(is_free).filter(|_| may_report);
+        let place = place.ok_or(Denied::Connected)?;
+        let mut before = place.take();
+        before.iter_mut().for_each(|gate| {
+            gate.release();
+            gate.leave(sharing);
+        });
+        let number = before.map(|gate| gate.number).unwrap_or_else(|| {
+            *count += 1;
+            vacant.pop().unwrap_or_else(|| {
+                *next += 1;
+                *next - 1
+            })
+        });
+        let gate = place.insert(Gate {
+            number,
+            seen: now,
+            id: comer.id,
+            charged: 0,
+            names: 0,
+            is_released: true,
+            drains: comer.drains,
+            is_counted: false,
+            stage: Stage::Connected,
+        });
+        gate.share(sharing);
+        Ok(Session::new(comer.id, number, comer.interval))
+    }
+
+    fn put_back(&mut self, now: Nanos, name: &str, session: Session, is_over: bool) {
+        let Some((name, _)) = self.by_name.get_key_value(name) else { return };
+        let name = Arc::clone(name);
+        let Some(gate) = self.gate(&name, session.id) else { return };
+        gate.note(now, &session);
+        gate.is_released = false;
+        gate.stage = Stage::Left(session);
+        if is_over {
+            // It begins anew, and what it introduces then has no place beside what it has now.
+            gate.end();
+            gate.id = 0;
+        }
+        let departure = Departure { name, number: gate.number, seen: gate.seen };
+        self.left.push_back(departure);
+    }
+
+    fn release_left(&mut self, now: Nanos) {
+        self.each_left(|gate| match now.saturating_sub(gate.seen) {
+            left if left > FORGOTTEN_AFTER => Fate::Forget,
+            left if left > LATELY => Fate::Uncount,
+            left if left >= SESSION_KEPT => Fate::End,
+            left if left >= RELEASE_AFTER => Fate::Release,
+            _ => Fate::Keep,
+        });
+    }
+
+    /// Decides of every gate that has left, in the order in which they did.
+    fn each_left(&mut self, mut fate: impl FnMut(&mut Gate) -> Fate) {
+        for _ in 0..self.left.len() {
+            let Some(departure) = self.left.pop_front() else { return };
+            let Some(gate) = self.departed(&departure) else { continue };
+            match fate(gate) {
+                Fate::Keep => {}
+                Fate::Release => gate.give_back(),
+                Fate::End => gate.end(),
+                Fate::Uncount => {
+                    gate.end();
+                    let was_counted = std::mem::take(&mut gate.is_counted);
+                    self.sharing -= usize::from(was_counted);
+                }
+                Fate::Forget => {
+                    self.forget(&departure);
+                    continue;
+                }
+            }
+            self.left.push_back(departure);
+        }
     }
 
     /// The gate of a session.
@@ -203,26 +269,43 @@ impl State {
         self.by_name.get_mut(name)?.iter_mut().flatten().find(|gate| gate.id == id)
     }
 
-    /// Forgets the gate that left first, if that was long ago.
-    fn forget_one(&mut self, now: Nanos) -> Option<()> {
-        let gone = self.gates().filter(|gate| !gate.is_connected() && gate.seen < now.saturating_sub(LATELY));
-        let number = gone.min_by_key(|gate| gate.seen)?.number;
-        self.forget(|_, gate| gate.number == number);
-        Some(())
+    /// The gate of a departure, unless it has come back since, or another one is in its place.
+    fn departed(&mut self, departure: &Departure) -> Option<&mut Gate> {
+        let is_it = |gate: &&mut Gate| {
+            !gate.is_connected() && (gate.number, gate.seen) == (departure.number, departure.seen)
+        };
+        self.by_name.get_mut(&departure.name)?.iter_mut().flatten().find(is_it)
     }
 
-    /// Forgets these.
-    fn forget(&mut self, is_gone: impl Fn(&str, &Gate) -> bool) {
-        let Self { by_name, count, vacant, .. } = self;
-        by_name.retain(|name, places| {
-            for place in places.iter_mut() {
-                let Some(gate) = place.take_if(|gate| is_gone(name, gate)) else { continue };
-                gate.release();
-                vacant.push(gate.number);
-                *count -= 1;
+    /// Forgets the gate that left first, if that was long ago.
+    fn forget_one(&mut self, now: Nanos) -> Option<()> {
+        while let Some(departure) = self.left.pop_front() {
+            if self.departed(&departure).is_none() {
+                continue;
             }
-            places.iter().any(Option::is_some)
-        });
+            if departure.seen >= now.saturating_sub(LATELY) {
+                self.left.push_front(departure);
+                return None;
+            }
+            self.forget(&departure);
+            return Some(());
+        }
+        None
+    }
+
+    fn forget(&mut self, departure: &Departure) {
+        let Self { by_name, count, vacant, sharing, .. } = self;
+        let Some(places) = by_name.get_mut(&departure.name) else { return };
+        let is_it = |gate: &mut Gate| gate.number == departure.number;
+        for mut gate in places.iter_mut().filter_map(|place| place.take_if(is_it)) {
+            gate.release();
+            gate.leave(sharing);
+            vacant.push(gate.number);
+            *count -= 1;
+        }
+        if places.iter().all(Option::is_none) {
+            by_name.remove(&departure.name);
+        }
     }
 }
 
@@ -255,6 +338,23 @@ impl Gate {
         self.charged = self.charged.max(session.charged);
     }
 
+    /// Counts it among those that share the limits.
+    fn share(&mut self, sharing: &mut usize) {
+        *sharing += usize::from(!std::mem::replace(&mut self.is_counted, true));
+    }
+
+    /// Counts it no longer.
+    fn leave(&mut self, sharing: &mut usize) {
+        *sharing -= usize::from(std::mem::take(&mut self.is_counted));
+    }
+
+    /// Gives back what it had been granted, if it has left.
+    fn give_back(&mut self) {
+        if !std::mem::replace(&mut self.is_released, true) {
+            self.release();
+        }
+    }
+
     fn release(&self) {
         if let Stage::Left(session) = &self.stage {
             session.release();
@@ -282,64 +382,4 @@ const FORGOTTEN_AFTER: Nanos = Nanos::from_secs(600);
 const MOST_GATES: usize = 4_096;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Nanos {
-        Nanos::from_secs(10_000 + seconds)
-    }
-
-    const fn comer(id: u64, takes_over: bool) -> Comer<'static> {
-        Comer { name: "gate-1", id, interval: Nanos::from_millis(100), takes_over, drains: false }
-    }
-
-    #[test]
-    fn of_a_name_one_reports_and_its_successor_beside_it() {
-        let gates = Gates::default();
-        let first = gates.take(at(0), comer(1, false)).unwrap();
-        assert_eq!(gates.take(at(0), comer(2, false)).unwrap_err(), Denied::Connected);
-        let second = gates.take(at(0), comer(2, true)).unwrap();
-        assert_ne!(first.gate, second.gate, "each has its own part");
-        assert_eq!(gates.take(at(0), comer(3, true)).unwrap_err(), Denied::Connected);
-        assert_eq!(gates.count(at(0)), 2);
-        // The first drains: its stream breaks, and goes on.
-        gates.put_back(at(1), "gate-1", first, false);
-        let drains = Comer { drains: true, ..comer(1, false) };
-        let first = gates.take(at(1), drains).unwrap();
-        gates.put_back(at(2), "gate-1", second, false);
-        let second = gates.take(at(3), comer(4, false));
-        assert!(second.is_ok(), "who drains is in nobody's way");
-        // It has left for good: its place is the next one's that takes over from the second.
-        gates.put_back(at(4), "gate-1", first, false);
-        let third = gates.take(at(20), comer(3, true)).unwrap();
-        assert_eq!((third.gate, gates.count(at(20))), (0, 2));
-    }
-
-    #[test]
-    fn who_has_left_is_forgotten_in_time() {
-        let gates = Gates::default();
-        let leave = |id| {
-            let mut session = gates.take(at(0), comer(id, false)).unwrap();
-            session.charged = 7;
-            gates.put_back(at(0), "gate-1", session, false);
-        };
-        leave(1);
-        gates.release_left(at(9));
-        assert_eq!(gates.take(at(9), comer(1, false)).unwrap().charged, 7);
-        leave_again(&gates, 1);
-        gates.release_left(at(20));
-        let session = gates.take(at(20), comer(1, false)).unwrap();
-        assert_eq!((session.charged, session.ended), (0, 7));
-        gates.put_back(at(20), "gate-1", session, false);
-        gates.release_left(at(700));
-        assert!(gates.known().is_empty());
-        let next = Comer { name: "gate-2", ..comer(1, false) };
-        assert_eq!(gates.take(at(700), next).unwrap().gate, 0, "its number is another's");
-    }
-
-    fn leave_again(gates: &Gates, id: u64) {
-        let mut session = Session::new(id, 0, Nanos::from_millis(100));
-        session.charged = 7;
-        gates.put_back(at(9), "gate-1", session, false);
-    }
-}
+mod tests;

@@ -146,7 +146,7 @@ impl Owner {
             Status::new(code, fault.to_string())
         })?;
         self.gates.seen(now, name, session);
-        Ok(Answer { gates: self.gates.count(now) as u32, revision, ..answer })
+        Ok(Answer { gates: self.gates.sharing() as u32, revision, ..answer })
     }
 
     fn show(&self, request: &ShowRequest) -> ShowReply {

@@ -274,7 +274,11 @@ impl Session {
             if let Handle::Account(account) = &handle {
                 let [full_in, window_left] =
                     [introduction.full_in_us, introduction.window_left_us].map(Nanos::from_micros);
-                account.lock_at(now, accounts.wall()).take_over_debt(now, full_in, window_left);
+                let mut state = account.lock_at(now, accounts.wall());
+                state.take_over_debt(now, full_in, window_left);
+                if introduction.held_back {
+                    state.shares.hold_back(now);
+                }
             }
             self.handles.push(handle);
         }

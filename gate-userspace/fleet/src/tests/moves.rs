@@ -54,6 +54,24 @@ fn a_new_owner_hears_the_debt_and_of_unanswered_reports() {
 }
 
 #[test]
+fn a_new_owner_holds_back_who_was_held_back() {
+    let mut book = book();
+    let mut owner = Owner::new();
+    let line = book.line(&name("acme"));
+    for tick in 0..20 {
+        book.count(line, at(tick * 100), 20_000, 10_000);
+        book.count(line, at(tick * 100), if tick == 0 { 300_000 } else { 0 }, 0);
+        exchange(&mut book, &mut owner, at(tick * 100 + 50));
+    }
+    assert!(owner.accounts.all()[0].lock().shares.left(at(2_000)) > 50_000, "the debt is paid");
+    book.count(line, at(2_000), 20_000, 10_000);
+    follow(&mut book, at(2_000), &["b"], 9);
+    let mut heir = Owner::new();
+    exchange_with(&mut book, 1, &mut heir, at(2_050));
+    assert!(heir.accounts.all()[0].lock().shares.is_held_back(at(2_050)));
+}
+
+#[test]
 fn a_report_is_sent_again_under_the_present_revision() {
     let mut book = book();
     let owner = Owner::new();

@@ -91,6 +91,9 @@ pub struct Introduction {
     /// The time until the window of the calendar ends that this is owed in, as far as the gate knows; 0 if it is of none.
     #[prost(uint64, tag = "3")]
     pub window_left_us: u64,
+    /// True if another owner held the gate back: its bucket was not full, whatever of it the gate owes.
+    #[prost(bool, tag = "4")]
+    pub held_back: bool,
 }
 /// What a gate may give out until its next report.
 #[allow(clippy::all)]

@@ -54,6 +54,50 @@ fn while_the_bucket_is_half_full_nobody_is_held_back() {
 }
 
 #[test]
+fn gates_that_another_owner_held_back_begin_with_parts() {
+    let mut shares = shares();
+    shares.hold_back(at(0));
+    let parts = [0, 1].map(|gate| {
+        shares.report(gate, at(0), used(5, 30));
+        part(shares.share(gate, at(0)))
+    });
+    // A half more, since the bucket is full, and a little for refusals within one tick. The second has nothing until the first has less.
+    assert!((1_400..=1_750).contains(&parts[0].0), "{parts:?}");
+    assert_eq!(parts[1], (0, 1));
+}
+
+#[test]
+fn parts_of_less_than_one_request_come_in_turn() {
+    const GATES: u32 = 100;
+    // 10 RU a second: a bucket of one.
+    let mut shares = FleetShares::new(Rate::per_sec(10_000), BURST, LONGEST_DEBT);
+    // All gave out one at once, which is paid after some 10 s.
+    (0..GATES).for_each(|gate| shares.report(gate, at(0), used(1, 5)));
+    let mut turns = [0_u64; GATES as usize];
+    let mut most_in_second = 0;
+    let mut lately = std::collections::VecDeque::new();
+    for tick in 1..600 {
+        let now = at(tick * 100);
+        let mut at_once = 0;
+        for gate in 0..GATES {
+            let has_turn = matches!(shares.share(gate, now), Share::Part { rate, .. } if rate.amount_in(TICK.0) >= 1_000);
+            turns[gate as usize] += u64::from(has_turn);
+            at_once += u64::from(has_turn);
+            // It gives that out at once.
+            shares.report(gate, now, used(has_turn.into(), 1));
+        }
+        lately.push_back(at_once);
+        if lately.len() > 10 {
+            lately.pop_front();
+        }
+        most_in_second = most_in_second.max(lately.iter().sum());
+    }
+    assert!(most_in_second <= 20, "{most_in_second} in a second");
+    let all: u64 = turns.iter().sum();
+    assert!((400..=600).contains(&all) && turns.iter().all(|turns| (3..=8).contains(turns)), "{turns:?}");
+}
+
+#[test]
 fn parts_follow_demand_and_what_is_in_the_bucket() {
     // What is charged takes from the 100 RU of the bucket, but for 25 that have come in meanwhile.
     for (charged, sum) in [(100, 1_125), (125, 1_000), (225, 500), (305, 100)] {
@@ -186,17 +230,19 @@ fn what_is_refused_without_need_raises_all_parts() {
     let mut shares = held_back();
     shares.report(0, at(0), used(125, 100));
     assert_eq!(part(shares.share(0, at(0))).0, 1_000);
-    let mut rate = |millis, charged, refused| {
-        shares.report(0, at(millis), used(charged, refused));
+    let mut rate = |millis, within, used| {
+        shares.report(0, at(millis), Used { within: Nanos::from_millis(within), ..used });
         part(shares.share(0, at(millis))).0
     };
     // The bucket is full again, which alone makes it 1,500.
-    assert_eq!(rate(500, 0, 1), 3_000);
-    assert_eq!(rate(1_000, 0, 1), 6_000);
-    assert_eq!(rate(10_000, 0, 1), 1_500 * 32);
-    assert_eq!(rate(10_500, 0, 0), 1_500 * 16);
+    assert_eq!(rate(500, 500, used(0, 1)), 3_000);
+    assert_eq!(rate(1_000, 500, used(0, 1)), 6_000);
+    // While nobody asked nothing was refused.
+    assert_eq!(rate(9_000, 500, used(0, 1)), 12_000);
+    assert_eq!(rate(13_000, 4_000, used(0, 1)), 1_500 * 32);
+    assert_eq!(rate(13_500, 500, used(0, 0)), 1_500 * 16);
     // What is too much ends it at once.
-    assert_eq!(rate(11_000, 125, 0), 1_000);
+    assert_eq!(rate(14_000, 100, used(125, 0)), 1_000);
 }
 
 proptest! {

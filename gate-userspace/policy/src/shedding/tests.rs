@@ -252,3 +252,21 @@ fn a_queue_that_stands_is_just_low_enough_for_the_lowest_tier() {
         assert_eq!(settings.signal(ratio, stands), signal, "{ratio:?} {stands}");
     }
 }
+
+#[test]
+fn how_long_a_tier_is_dearer_or_refused_is_known() {
+    let mut ticker = Ticker::new();
+    let of =
+        |ticker: &Ticker| Tier::ALL.map(|tier| ticker.shedding.treated_for(tier).map(|time| time.0 / TICK.0));
+    assert_eq!(of(&ticker), [None; 4]);
+    ticker.tick(0.45);
+    ticker.run(3, 0.45);
+    // Dearer since the first tick, by whatever factor.
+    assert_eq!(of(&ticker), [None, None, None, Some(3)]);
+    ticker.run(3, 0.45);
+    assert_eq!(of(&ticker), [None, None, None, Some(0)], "refused from this tick on");
+    ticker.run(600, 0.45);
+    assert_eq!(of(&ticker), [None, None, None, Some(600)]);
+    ticker.run(200, 1.0);
+    assert_eq!(of(&ticker), [None; 4]);
+}

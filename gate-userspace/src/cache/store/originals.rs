@@ -12,7 +12,7 @@ use crate::cache::index::Change;
 use crate::cache::key::Key;
 use crate::cache::processed::Processed;
 use crate::cache::record::Record;
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 
 impl Cache {
     /// The result under a key, if it still holds, from memory.
@@ -66,9 +66,9 @@ impl Cache {
         }
     }
 
-    /// Joins the processing for a key, unless its leader is of a lower tier, or begins it.
-    pub(crate) fn join_processing(&self, key: &Key, tier: Tier) -> Joined<Processed> {
-        self.processings.join(key.bytes(), tier)
+    /// Joins the processing for a key, unless that goes after this rank, or begins it.
+    pub(crate) fn join_processing(&self, key: &Key, rank: Rank) -> Joined<Processed> {
+        self.processings.join(key.bytes(), rank)
     }
 
     /// Removes an original of a URL, for all tenants, and what was processed of it. `origin` is with its scheme, `path` with its

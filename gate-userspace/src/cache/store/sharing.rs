@@ -10,7 +10,7 @@ use crate::cache::digest::Digest;
 use crate::cache::flights::{Joined, Lead};
 use crate::cache::key::Key;
 use crate::cache::response::{Fields, StoredResponse};
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 
 impl Cache {
     /// True if answers to this have been shareable; `kept` is the one that is kept.
@@ -28,9 +28,9 @@ impl Cache {
         }
     }
 
-    /// Joins the fetch of what is asked, unless its leader is of a lower tier, or begins it.
-    pub(crate) fn join(&self, key: &Key, fields: &Fields, tier: Tier) -> Joined<StoredResponse> {
-        self.flights.join(&key.of_fetch(fields), tier)
+    /// Joins the fetch of what is asked, unless that goes after this rank, or begins it.
+    pub(crate) fn join(&self, key: &Key, fields: &Fields, rank: Rank) -> Joined<StoredResponse> {
+        self.flights.join(&key.of_fetch(fields), rank)
     }
 
     /// The same, unless it is known to be one client's own.
@@ -38,10 +38,10 @@ impl Cache {
         &self,
         key: &Key,
         fields: &Fields,
-        tier: Tier,
+        rank: Rank,
         now: Nanos,
     ) -> Option<Joined<StoredResponse>> {
-        (!self.is_unshared(key, fields, now)).then(|| self.join(key, fields, tier))
+        (!self.is_unshared(key, fields, now)).then(|| self.join(key, fields, rank))
     }
 
     /// Begins a fetch of what is asked that nobody joins.

@@ -93,7 +93,7 @@ mod tests {
             connections: 3,
             slots: None,
             answered: 100,
-            store_ms: Some(Percentiles { p50: 1.0, p90: 4.2, p99: 9.0 }),
+            store_ms: Some(Percentiles { p50: 1.0, p90: 4.2, p95: Some(6.0), p99: 9.0 }),
             times_peers: Some(4.25),
             is_slow: false,
         }

@@ -19,9 +19,12 @@ pub(super) struct Args {
     /// How the limit is kept.
     #[arg(long, default_value = "token-bucket", value_parser = algorithm_parser())]
     algorithm: Algorithm,
-    /// Each tenant's limit, in requests a second.
+    /// Each tenant's limit, in requests in the time `--per`.
     #[arg(long, default_value_t = 1_000)]
     limit: u64,
+    /// The time of the limit, from a second to an hour.
+    #[arg(long, default_value = "1s", value_parser = super::super::duration)]
+    per: Nanos,
     /// The average rate that a tenant offers, in requests a second.
     #[arg(long, default_value_t = 3_000)]
     offered: u64,
@@ -69,6 +72,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let setup = Setup {
         algorithm: args.algorithm,
         limit: args.limit,
+        per: args.per,
         offered: args.offered,
         report_interval: args.report_interval,
         gates: args.gates,
@@ -116,9 +120,9 @@ fn compare(setup: &Setup, json: bool) -> anyhow::Result<ExitCode> {
             setups.iter().zip(&reports).map(|(setup, report)| Output::new(setup, report)).collect();
         println!("{}", serde_json::to_string_pretty(&outputs)?);
     } else {
-        let Setup { limit, offered, report_interval, gates, tenants, .. } = setup;
+        let Setup { limit, per, offered, report_interval, gates, tenants, .. } = setup;
         println!(
-            "{limit}/s of {offered}/s {}, tenants {tenants}, gates {gates}, reports every {report_interval}\n",
+            "{limit} in {per} of {offered}/s {}, tenants {tenants}, gates {gates}, reports every {report_interval}\n",
             setup.pattern.name(),
         );
         println!("{}", comparison(&reports));
@@ -169,6 +173,7 @@ const SETTLING: Nanos = Nanos::from_secs(10);
 #[derive(Serialize)]
 struct Output<'a> {
     limit: u64,
+    per_ms: f64,
     offered: u64,
     report_interval_ms: f64,
     gates: u32,
@@ -187,6 +192,7 @@ impl<'a> Output<'a> {
         let &Setup { limit, offered, gates, tenants, skew, seed, .. } = setup;
         Self {
             limit,
+            per_ms: millis(setup.per),
             offered,
             report_interval_ms: millis(setup.report_interval),
             gates,
@@ -211,9 +217,9 @@ fn pattern_parser() -> impl TypedValueParser<Value = Pattern> {
 }
 
 fn title(setup: &Setup) -> String {
-    let Setup { limit, offered, report_interval, gates, tenants, .. } = setup;
+    let Setup { limit, per, offered, report_interval, gates, tenants, .. } = setup;
     format!(
-        "{} {} local bucket, {limit}/s of {offered}/s {}, tenants {tenants}, gates {gates}, reports every {report_interval}",
+        "{} {} local bucket, {limit} in {per} of {offered}/s {}, tenants {tenants}, gates {gates}, reports every {report_interval}",
         setup.algorithm.name(),
         if setup.local_bucket { "with" } else { "without" },
         setup.pattern.name(),

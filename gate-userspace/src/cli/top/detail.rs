@@ -1,7 +1,10 @@
-//! All that is known of one row: the document's own fields, and what its counters rise by.
+//! All that is known of one row: the fields of its document in the words of their schema, and what its counters rise by.
 
+use schemars::{JsonSchema, Schema, schema_for};
+use serde::Serialize;
 use serde_json::Value;
 
+use super::leaves::{Leaf, leaves};
 use super::reading::{Reading, Span};
 use super::view::{View, source_key};
 use crate::admin::verdicts::SourceList;
@@ -10,8 +13,9 @@ use crate::cli::print;
 /// One field.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Field {
-    /// Its path in the document, as `gate schema` names it.
-    pub(super) path: String,
+    /// Its meaning.
+    pub(super) words: String,
+    /// With its unit.
     pub(super) value: String,
     /// The increase of a counter, a second.
     pub(super) rate: Option<f64>,
@@ -19,72 +23,60 @@ pub(super) struct Field {
 
 /// The fields of what this row shows; none if it is gone.
 pub(super) fn fields(view: View, key: &str, span: Span<'_>) -> Vec<Field> {
-    let now = flat(find(view, key, span.now));
-    let before = flat(span.before.and_then(|before| find(view, key, before)));
-    let fields = now.into_iter().map(|(path, value)| {
-        let was = before.iter().find(|(same, _)| *same == path).and_then(|(_, value)| value.as_f64());
+    let now = find(view, key, span.now).map(Part::leaves).unwrap_or_default();
+    let before = span.before.and_then(|before| find(view, key, before)).map(Part::leaves).unwrap_or_default();
+    let fields = now.into_iter().map(|Leaf { path, words, value }| {
+        let was = before.iter().find(|leaf| leaf.path == path).and_then(|leaf| leaf.value.as_f64());
         let rate = value.as_f64().filter(|_| is_counter(&path)).and_then(|now| span.rate(was, now));
-        Field { value: shown(&value), path, rate }
+        Field { value: shown(&path, &value), words, rate }
     });
     fields.collect()
 }
 
+/// The part of a document that a row shows, and its schema.
+struct Part {
+    value: Value,
+    schema: Schema,
+}
+
+impl Part {
+    fn of<T: Serialize + JsonSchema>(document: &T) -> Option<Self> {
+        Some(Self { value: serde_json::to_value(document).ok()?, schema: schema_for!(T) })
+    }
+
+    fn leaves(self) -> Vec<Leaf> {
+        leaves(self.schema.as_value(), self.value)
+    }
+}
+
 /// The part of the documents that a row shows.
-fn find(view: View, key: &str, reading: &Reading) -> Option<Value> {
-    let found = match view {
+fn find(view: View, key: &str, reading: &Reading) -> Option<Part> {
+    match view {
         View::Tenants => {
             // The listed ones may not have it any more.
             let mut tenants = reading.detail.iter().chain(&reading.tenants.tenants);
-            serde_json::to_value(tenants.find(|tenant| tenant.name == key)?)
+            Part::of(tenants.find(|tenant| tenant.name == key)?)
         }
         View::Services => match reading.queues.services.iter().find(|service| service.name == key) {
-            Some(service) => serde_json::to_value(service),
-            None => serde_json::to_value(reading.queues.probed.iter().find(|probed| probed.name == key)?),
+            Some(service) => Part::of(service),
+            None => Part::of(reading.queues.probed.iter().find(|probed| probed.name == key)?),
         },
         View::Types => {
-            let mut types = reading.queues.services.iter().flat_map(|service| {
-                service
-                    .types
-                    .iter()
-                    .map(move |of_type| (format!("{} {}", service.name, of_type.name), of_type))
-            });
-            serde_json::to_value(types.find(|(name, _)| name == key)?.1)
+            let services = reading.queues.services.iter();
+            let named =
+                services.flat_map(|service| service.types.iter().map(move |of_type| (service, of_type)));
+            let mut found =
+                named.filter(|(service, of_type)| format!("{} {}", service.name, of_type.name) == key);
+            Part::of(found.next()?.1)
         }
         View::Keys => {
             let mut keys = reading.hotkeys.keys.iter();
-            serde_json::to_value(keys.find(|one| format!("{} {}", one.service, one.key) == key)?)
+            Part::of(keys.find(|one| format!("{} {}", one.service, one.key) == key)?)
         }
         View::Sources => {
             let SourceList { refused, unknown } = &reading.sources;
-            serde_json::to_value(refused.iter().chain(unknown).find(|one| source_key(one) == key)?)
+            Part::of(refused.iter().chain(unknown).find(|one| source_key(one) == key)?)
         }
-    };
-    found.ok()
-}
-
-/// The leaves of a document, with their paths.
-fn flat(document: Option<Value>) -> Vec<(String, Value)> {
-    let mut leaves = Vec::new();
-    if let Some(document) = document {
-        gather(String::new(), document, &mut leaves);
-    }
-    leaves
-}
-
-fn gather(path: String, value: Value, leaves: &mut Vec<(String, Value)>) {
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match value {
-        Value::Object(fields) => {
-            fields.into_iter().for_each(|(name, value)| gather(below(&name), value, leaves));
-        }
-        Value::Array(values) => {
-            values
-                .into_iter()
-                .enumerate()
-                .for_each(|(place, value)| gather(below(&place.to_string()), value, leaves));
-        }
-        Value::Null => {}
-        leaf => leaves.push((path, leaf)),
     }
 }
 
@@ -105,14 +97,29 @@ fn is_counter(path: &str) -> bool {
     COUNTERS.contains(&path) || MAPS.iter().any(|map| path.starts_with(map))
 }
 
-fn shown(value: &Value) -> String {
-    match (value.as_u64(), value.as_f64(), value) {
+/// A value as a person writes it, with the unit that its path names.
+fn shown(path: &str, value: &Value) -> String {
+    let number = match (value.as_u64(), value.as_f64(), value) {
         (Some(whole), _, _) => print::count(whole),
         (_, Some(number), _) => thousandths(number),
-        (_, _, Value::String(text)) => text.clone(),
-        _ => value.to_string(),
-    }
+        (_, _, Value::String(text)) => return text.clone(),
+        (_, _, Value::Bool(true)) => return "yes".to_owned(),
+        (_, _, Value::Bool(false)) => return "no".to_owned(),
+        _ => return value.to_string(),
+    };
+    let unit = UNITS.iter().find(|(suffix, _)| path.split('.').any(|name| name.ends_with(suffix)));
+    unit.map_or_else(|| number.clone(), |(_, unit)| format!("{number}{unit}"))
 }
+
+/// The units of fields, by how their names end.
+const UNITS: [(&str, &str); 6] = [
+    ("_ru_per_sec", " RU/s"),
+    ("_ru", " RU"),
+    ("_ms", " ms"),
+    ("_for_s", " s"),
+    ("_bytes", " bytes"),
+    ("_percent", "%"),
+];
 
 /// A number to a thousandth, without zeros at its end.
 fn thousandths(number: f64) -> String {
@@ -143,17 +150,16 @@ mod tests {
         let now = probed(3, 3_000);
         let fields = fields(View::Services, "cache", Span { before: Some(&before), now: &now });
         let said: Vec<_> =
-            fields.iter().map(|field| (field.path.as_str(), field.value.as_str(), field.rate)).collect();
+            fields.iter().map(|field| (field.words.as_str(), field.value.as_str(), field.rate)).collect();
         for expected in [
-            ("name", "cache", None),
-            ("up", "true", None),
-            ("latency_ratio", "0.5", None),
-            ("failures", "3,000", Some(1_000.0)),
-            ("rungs.3", "1", None),
+            ("Its name", "cache", None),
+            ("True if it can be reached", "yes", None),
+            ("How its store is doing", "0.5", None),
+            ("Probes that failed since the start", "3,000", Some(1_000.0)),
         ] {
             assert!(said.contains(&expected), "{expected:?} in {said:?}");
         }
-        assert!(!said.iter().any(|(path, ..)| *path == "p95_ms"), "what is not known is not shown");
+        assert!(!said.iter().any(|(words, ..)| words.contains("p95")), "what is not known is not shown");
     }
 
     #[test]

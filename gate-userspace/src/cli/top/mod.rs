@@ -6,6 +6,7 @@
 mod detail;
 #[cfg(test)]
 mod fixture;
+mod leaves;
 mod reading;
 mod rows;
 mod screen;

@@ -6,6 +6,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span as Piece};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState};
 
+use super::detail::Field;
 use super::reading::Reading;
 use super::rows::widths;
 use super::state::{Over, State};
@@ -146,15 +147,41 @@ fn detail(frame: &mut Frame<'_>, state: &State, from: usize, area: Rect) {
         frame.render_widget(Paragraph::new("it is gone"), inner);
         return;
     }
-    let widest = |width: fn(&super::detail::Field) -> usize| fields.iter().map(width).max().unwrap_or(0);
-    let path = widest(|field| field.path.chars().count());
-    let value = widest(|field| field.value.chars().count()).min(40);
-    let lines = fields.iter().skip(from).map(|field| {
-        let rate = field.rate.map_or_else(String::new, |rate| format!("  {}/s", print::amount(rate)));
-        Line::raw(format!("{:<path$}  {:>value$}{rate}", field.path, field.value))
+    let widest = fields.iter().map(|field| field.value.chars().count()).max().unwrap_or(0).min(MOST_OF_VALUE);
+    let lines = fields.iter().skip(from).flat_map(|Field { words, value, rate }| {
+        let rate = rate.map_or_else(String::new, |rate| format!(" (now {} a second)", print::amount(rate)));
+        let indent = widest + 2;
+        let room = usize::from(inner.width).saturating_sub(indent).max(LEAST_OF_WORDS);
+        let words = wrapped(&format!("{words}{rate}"), room);
+        let first = |place: usize| if place == 0 { value.as_str() } else { "" };
+        let line =
+            move |(place, words): (usize, String)| Line::raw(format!("{:>widest$}  {words}", first(place)));
+        words.into_iter().enumerate().map(line).collect::<Vec<_>>()
     });
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), inner);
 }
+
+/// A text in lines of at most so many characters, broken between words where that can be.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is one from the start");
+        if line.is_empty() {
+            line.push_str(word);
+        } else if line.chars().count() + 1 + word.chars().count() <= width {
+            line.push(' ');
+            line.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+    }
+    lines
+}
+
+/// The most characters of a value beside its words.
+const MOST_OF_VALUE: usize = 24;
+/// The fewest characters in a line of words.
+const LEAST_OF_WORDS: usize = 8;
 
 fn help(frame: &mut Frame<'_>, area: Rect) {
     frame.render_widget(Clear, area);
@@ -274,7 +301,7 @@ mod tests {
         let mut state = state();
         state.key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE));
         let drawn = drawn(&state, 80, 14);
-        for text in ["cache user:0", "estimate", "1,000,000", "service"] {
+        for text in ["cache user:0", "The upper bound of its requests", "1,000,000", "Its service"] {
             assert!(drawn.contains(text), "{text}:\n{drawn}");
         }
     }

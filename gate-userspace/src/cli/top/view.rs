@@ -220,7 +220,7 @@ fn first_two(all: &[String]) -> String {
 
 fn proxied(service: &Service, window_s: f64) -> Row {
     let Service { name, store, types, tiers, .. } = service;
-    let is_down = store.is_some_and(|store| store.up == Some(false));
+    let is_down = store.as_ref().is_some_and(|store| store.up == Some(false));
     let of_types = |count: fn(&QueryType) -> u64| {
         let all = types.iter().map(count).sum::<u64>() as f64;
         Cell::number(Some(all / window_s).filter(|rate| rate.is_finite()), print::amount)
@@ -228,13 +228,13 @@ fn proxied(service: &Service, window_s: f64) -> Row {
     let waiting: u64 = tiers.iter().map(|tier| tier.waiting).sum();
     let cells = vec![
         Cell::text(name),
-        Cell::text(store.map(print::store).unwrap_or_default()),
+        Cell::text(store.as_ref().map(print::store).unwrap_or_default()),
         of_types(|of_type| of_type.answered),
         of_types(|of_type| of_type.refused),
         Cell::number(Some(waiting as f64), print::amount),
         Cell::number(service.parallelism.map(|limit| limit as f64), print::amount),
         Cell::number(service.latency_ratio, |ratio| format!("{ratio:.2}")),
-        Cell::number(store.map(|store| store.clients as f64), print::amount),
+        Cell::number(store.as_ref().map(|store| store.clients as f64), print::amount),
         Cell::text(service.shedding.clone().unwrap_or_default()),
     ];
     let is_shed = service.shedding.as_deref() == Some("sharing")
@@ -258,7 +258,7 @@ fn query_type(service: &str, of_type: &QueryType, window_s: f64) -> Row {
     };
     // The same percentile on both sides.
     let objective = of_type.objective_ms.iter().map(|(percentile, limit)| {
-        match of_type.response_ms.as_ref().and_then(|times| at(times, percentile)) {
+        match of_type.response_ms.and_then(|times| times.at(percentile)) {
             Some(ms) => format!("{percentile} {ms:.1} of {limit}"),
             None => format!("{percentile} of {limit}"),
         }
@@ -277,16 +277,6 @@ fn query_type(service: &str, of_type: &QueryType, window_s: f64) -> Row {
     ];
     let stands_out = of_type.accepted.is_some_and(|accepted| accepted < 1.0);
     Row { key: format!("{service} {}", of_type.name), cells, stands_out }
-}
-
-/// The time at a percentile that an objective names, if it is measured.
-fn at(times: &Percentiles, percentile: &str) -> Option<f64> {
-    match percentile {
-        "p50" => Some(times.p50),
-        "p90" => Some(times.p90),
-        "p99" => Some(times.p99),
-        _ => None,
-    }
 }
 
 fn key(key: &Key) -> Row {
@@ -386,6 +376,7 @@ mod tests {
             failures: 3,
             shedding: None,
             rungs: [0; 4],
+            rungs_for_s: [None; 4],
             overrides: BTreeMap::new(),
         };
         now.queues.probed.push(probed);

@@ -4,19 +4,23 @@ use std::collections::HashSet;
 
 use gate_common::token_bucket::Rate;
 
+use super::rates::Part;
 use crate::control::layout::{Layout, Tenant};
 use crate::kernel::Maps;
 
-/// The rate of a tenant's quota as the maps have it, and whether that is a part of a limit: if it is not what the configuration says,
-/// another gate has put it there.
-pub(super) fn rate_in_force(maps: &Maps, tenant: &Tenant) -> (Rate, bool) {
+/// The rate of a tenant's quota as the maps have it. It is a part of a limit if it is not what the configuration says: another gate has
+/// put it there.
+pub(super) fn rate_in_force(maps: &Maps, tenant: &Tenant) -> Part {
     let configured = tenant.state.quota.rate;
     if tenant.fresh {
-        return (configured, false);
+        return Part::whole(configured);
     }
     let rate = maps.quota_rate(tenant.id);
     // New maps, which an older gate's counters were brought to, say nothing of rates.
-    if rate == Rate::UNLIMITED { (configured, false) } else { (rate, rate != configured) }
+    if rate == Rate::UNLIMITED {
+        return Part::whole(configured);
+    }
+    Part { rate, is_part: rate != configured }
 }
 
 /// The tenants that this layout charges with others than those in force, and at which of their places.

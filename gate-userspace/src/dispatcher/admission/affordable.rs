@@ -59,7 +59,7 @@ impl<T> Admission<T> {
                 | Reason::QueueFull
                 | Reason::Deadline
                 | Reason::HotKey
-                | Reason::StoreDown => sleep(refusal.retry_after.max(MIN_WAIT).into()).await,
+                | Reason::StoreDown => sleep(until_next_look(refusal.retry_after).into()).await,
             }
             // It counted towards the debt at first.
             let payer = Payer { counts_for_deep_debt: false, ..payer() };
@@ -88,7 +88,7 @@ impl<T> Admission<T> {
         let Quote { asked, price, rung, .. } = self.quote(ledger, payer, &Demand::more(bytes), class);
         let wait = ledger.wait_for_stream(payer.account(), rung, now);
         if wait > Nanos::ZERO && !payer.shadow {
-            return Err(wait.clamp(MIN_WAIT, ONE_TICK));
+            return Err(until_next_look(wait));
         }
         if payer.counts_for_deep_debt {
             ledger.count_demand(payer.tenant, asked);
@@ -122,9 +122,14 @@ impl<T> Admission<T> {
                 }
                 wait
             };
-            sleep(wait.max(MIN_WAIT).into()).await;
+            sleep(until_next_look(wait).into()).await;
         }
     }
+}
+
+/// The time until what waits is looked at again: what a tenant may have changes with any tick, whatever its bucket says now.
+fn until_next_look(wait: Nanos) -> Nanos {
+    wait.clamp(MIN_WAIT, ONE_TICK)
 }
 
 /// A penalty has no known end: decisions are made this often, unless configured otherwise.

@@ -188,9 +188,12 @@ impl<T> Admission<T> {
             } else {
                 "requests wait for the store"
             };
+            let part = match mru_per_sec {
+                Some(mru) => format!("{:.1} RU/s", ru(mru)),
+                None => "all that it wants".to_owned(),
+            };
             explained.notes.push(format!(
-                "{why}: of it this tenant may have {:.1} RU/s, and asks for {:.1} RU/s",
-                ru(mru_per_sec),
+                "{why}: of it this tenant may have {part}, and asks for {:.1} RU/s",
                 ru(demand_mru_per_sec)
             ));
             if accepted < 1.0 {

@@ -7,7 +7,6 @@ use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::{Admission, ClientQueue, ONE_TICK};
-use crate::dispatcher::queue::permits::Rank;
 use crate::dispatcher::queue::tier_queue::{QueueKey, Queued};
 use crate::dispatcher::request::Charged;
 use crate::policy::Tier;
@@ -63,8 +62,7 @@ impl<T: QueuedRequest> Admission<T> {
     /// Adds a request to the queue, whether or not [`Admission::queue_accepts`] one more.
     pub(crate) fn enqueue(&self, request: T, bytes: &[u8], now: Nanos) {
         let &Charged { tenant, price, class, .. } = request.charged();
-        let waits_behind = self.standing(tenant, class.tier).is_some_and(|standing| standing.waits_behind);
-        let rank = Rank { tier: class.tier, waits_behind };
+        let rank = self.rank_of(tenant, class.tier);
         let wanted = QueueKey { rank, tenant: tenant.0, is_slow: request.is_slow() };
         let (waiting, before) = request.client_queue().get();
         let key = match before.filter(|_| waiting > 0) {

@@ -4,19 +4,32 @@ use gate_common::units::Nanos;
 
 use super::queueing::QueuedRequest;
 use super::{Admission, ClientQueue};
-use crate::dispatcher::queue::permits::Rank;
 use crate::dispatcher::queue::shares::{Seen, Standing};
 use crate::dispatcher::queue::tier_queue::QueueKey;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::policy::Tier;
 use crate::policy::fair_share::Sharer;
+use crate::policy::rank::Rank;
 
 impl<T> Admission<T> {
     /// A tenant's place among those who share the store; `None` while no shares are in force.
     #[inline]
     pub(super) fn standing(&self, tenant: TenantId, tier: Tier) -> Option<Standing> {
         self.shares.borrow().standing(Sharer { tier, tenant: tenant.0 })
+    }
+
+    /// The rank with which a request goes to the store.
+    #[inline]
+    pub(crate) fn rank(&self, charged: &Charged) -> Rank {
+        self.rank_of(charged.tenant, charged.class.tier)
+    }
+
+    /// The rank with which a tenant's requests of a tier go to the store.
+    #[inline]
+    pub(crate) fn rank_of(&self, tenant: TenantId, tier: Tier) -> Rank {
+        let waits_behind = self.standing(tenant, tier).is_some_and(|standing| standing.waits_behind);
+        Rank { tier, waits_behind }
     }
 
     /// The request's place among those who share the store; `None` while no shares are in force.
@@ -56,6 +69,14 @@ impl<T> Admission<T> {
         }
     }
 
+    /// True if a request that waits for another's to be answered may go on waiting: its tenant asks for no more than its share, as far as
+    /// there are shares, and its deadline has not passed.
+    pub(crate) fn may_wait_on(&self, charged: &Charged, now: Nanos) -> bool {
+        let is_above = self.standing_of(charged).is_some_and(|standing| standing.is_above);
+        let waited = now.saturating_sub(charged.at);
+        !is_above && self.deadline.get().is_none_or(|deadline| waited <= deadline)
+    }
+
     /// True if those above their share wait no longer than that.
     fn is_beyond_share(&self, waited: Nanos) -> bool {
         self.shares.borrow().longest_wait().is_some_and(|longest| waited > longest)
@@ -77,19 +98,18 @@ impl<T: QueuedRequest> Admission<T> {
             delay: queues.map(|queue| queue.delay).max().unwrap_or_default(),
         };
         let weight_of = |tenant| ledger.units_per_sec(TenantId(tenant));
-        if shares.tick(seen, decides, now, weight_of) {
-            // Requests that wait already were put in line before anyone knew whose they are.
-            let waits_behind = |tenant, tier| {
-                shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
-            };
-            queue.fall_behind(waits_behind, |request, rank| fall_behind(request, rank));
-        }
+        shares.tick(seen, decides, now, weight_of);
+        let waits_behind = |tenant, tier| {
+            shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
+        };
+        queue.follow_shares(waits_behind, |request, from, to| follow(request, from, to));
     }
 }
 
-/// The requests of its client that come later join the rank that this one has from now on.
-fn fall_behind(request: &impl QueuedRequest, rank: Rank) {
+/// The requests of its client that come later join the rank to which this one has moved, if the last one was there as well.
+fn follow(request: &impl QueuedRequest, from: Rank, to: Rank) {
     let client = request.client_queue();
     let (waiting, last): ClientQueue = client.get();
-    client.set((waiting, last.map(|last| QueueKey { rank: last.rank.max(rank), ..last })));
+    let moved = |last: QueueKey| QueueKey { rank: if last.rank == from { to } else { last.rank }, ..last };
+    client.set((waiting, last.map(moved)));
 }

@@ -152,7 +152,7 @@ mod tests {
             let flight_key = FlightKey { scope: 0, request: key.as_bytes() };
             let hash = self.versions.hash(key.as_bytes());
             let version = self.versions.of(hash).unwrap();
-            let joined = self.flights.join(flight_key, hash, version, Tier::Standard, 0, 100);
+            let joined = self.flights.join(flight_key, hash, version, Tier::Standard.into(), 0, 100);
             let JoinResult::Leader(leading) = joined else { panic!() };
             self.cache.keep(leading.flight(), answer, until);
         }

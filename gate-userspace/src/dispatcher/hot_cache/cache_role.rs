@@ -2,9 +2,13 @@
 
 use std::rc::Rc;
 
+use gate_common::abi::Reason;
+
 use super::flights::{FlightLeader, PendingTtl};
 use super::versions::{KeyHash, Mark, Version};
 use crate::dispatcher::split::Split;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::policy::rank::Rank;
 use crate::protocol::Refusal;
 
 /// The result of a read.
@@ -24,7 +28,7 @@ pub(crate) enum CacheDecision {
     /// For itself; with the one key that it reads or writes, if that is known.
     Uncached(Option<KeyHash>),
     /// For all clients that read this version of this key.
-    MayLead(KeyHash, Version),
+    MayLead(KeyHash, Version, Rank),
 }
 
 impl ReadResult {
@@ -49,11 +53,12 @@ pub(crate) enum CacheRole {
 }
 
 impl CacheRole {
-    /// The request will not be sent.
-    pub(crate) fn fail(self, refusal: Refusal) {
+    /// The request of this tenant will not be sent: the store takes none, or the tenant is refused.
+    pub(crate) fn refuse(self, tenant: TenantId, refusal: Refusal) {
         match self {
             Self::MarkWrite(mark) => mark.over(),
-            Self::LeadFlight(leading) => leading.fail(refusal),
+            Self::LeadFlight(leading) if refusal.reason == Reason::StoreDown => leading.fail(refusal),
+            Self::LeadFlight(leading) => leading.decline(tenant, refusal),
             Self::None | Self::QueryTtl(_) | Self::AskSize { .. } | Self::Part(_) => {}
         }
     }

@@ -4,8 +4,9 @@
 //! has come. Flights are shared by the threads. Each thread knows its own followers, and a flight knows the threads
 //! that have any. Its completion is posted to these.
 //!
-//! A flight waits before the store in its leader's tier. A read follows one of its own tier or of a more critical one, never
-//! one of a lower tier: it would wait, and be refused, with that. So at most one read of each tier goes to the store.
+//! A flight waits before the store with its leader's [`Rank`]. A read follows one of its own rank or of one that goes before
+//! it, never one that goes after it: it would wait for that. So at most one read of each rank goes to the store. Where a
+//! flight is refused for its leader's sake, only the leader's tenant is refused with it: the others lead one anew.
 //!
 //! **Invariants.** A flight is owned by the request that leads it ([`FlightLeader`]), not by a client. It ends when
 //! that request is answered, refused or dropped, and its followers always receive a completion. A lock is held for a
@@ -21,7 +22,8 @@ use gate_common::units::Nanos;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::versions::{KeyHash, Version};
-use crate::policy::Tier;
+use crate::dispatcher::tenants::ledger::TenantId;
+use crate::policy::rank::Rank;
 use crate::protocol::Refusal;
 
 /// The read, and the clients that may share its answer.
@@ -49,8 +51,8 @@ pub(crate) struct Flight {
     /// The key that is read, and its version when the flight began.
     pub(crate) key: KeyHash,
     pub(crate) version: Version,
-    /// The tier in which it waits.
-    pub(crate) tier: Tier,
+    /// The rank with which it waits.
+    pub(crate) rank: Rank,
     /// The threads with followers.
     threads: Mutex<Vec<usize>>,
 }
@@ -74,6 +76,8 @@ pub(crate) enum Completion {
     Retry,
     /// There is none.
     Failed(Refusal),
+    /// A refusal for the sake of the leader's tenant, which this is.
+    Declined(TenantId, Refusal),
     /// The answer may be kept until then, if the version still holds.
     Cacheable(Arc<[u8]>, Nanos),
 }
@@ -81,8 +85,8 @@ pub(crate) enum Completion {
 /// A note, and which flight it is about.
 pub(crate) type MailboxMessage = (Arc<Flight>, Completion);
 
-/// Flights by the hash of the key and the tier.
-type Shard = HashMap<(u64, Tier), Arc<Flight>, FixedState>;
+/// Flights by the hash of the key and the rank.
+type Shard = HashMap<(u64, Rank), Arc<Flight>, FixedState>;
 
 /// The flights of one service, for all its threads.
 #[derive(Debug)]
@@ -122,20 +126,20 @@ impl Flights {
         self.hasher.hash_one(flight_key)
     }
 
-    /// Joins a flight of this version that does not wait in a lower tier than `tier`, or begins one in that, whose answer may
+    /// Joins a flight of this version that does not go after `rank`, or begins one with that, whose answer may
     /// be `most` bytes long.
     pub(crate) fn join(
         self: &Arc<Self>,
         flight_key: FlightKey<'_>,
         key: KeyHash,
         version: Version,
-        tier: Tier,
+        rank: Rank,
         thread: usize,
         most: usize,
     ) -> JoinResult {
         let number = self.number(flight_key);
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
-        let mut under_way = joinable_tiers(tier).filter_map(|tier| flights.get(&(number, tier)));
+        let mut under_way = rank.not_after().filter_map(|rank| flights.get(&(number, rank)));
         let is_same = |flight: &&Arc<Flight>| flight.version == version && flight.flight_key() == flight_key;
         if let Some(flight) = under_way.find(is_same) {
             lock(&flight.threads).push(thread);
@@ -146,11 +150,11 @@ impl Flights {
             request: flight_key.request.into(),
             key,
             version,
-            tier,
+            rank,
             threads: Mutex::new(vec![thread]),
         });
         // An older version's flight completes by itself; no request joins it any more.
-        flights.insert((number, tier), Arc::clone(&flight));
+        flights.insert((number, rank), Arc::clone(&flight));
         let flights = Arc::clone(self);
         let received = Vec::new();
         let for_one = false;
@@ -169,7 +173,7 @@ impl Flights {
     fn end(&self, flight: &Arc<Flight>) -> Vec<usize> {
         let number = self.number(flight.flight_key());
         let mut flights = lock(&self.shards[number as usize % SHARDS]);
-        let place = (number, flight.tier);
+        let place = (number, flight.rank);
         if flights.get(&place).is_some_and(|current| Arc::ptr_eq(current, flight)) {
             flights.remove(&place);
         }
@@ -244,6 +248,11 @@ impl FlightLeader {
         self.end(&Completion::Failed(refusal));
     }
 
+    /// This tenant, the leader's, is refused; others may still be served.
+    pub(crate) fn decline(mut self, tenant: TenantId, refusal: Refusal) {
+        self.end(&Completion::Declined(tenant, refusal));
+    }
+
     fn end(&mut self, note: &Completion) -> Vec<usize> {
         self.complete_followers = true;
         let threads = self.flights.end(&self.flight);
@@ -284,11 +293,6 @@ impl PendingTtl {
     pub(crate) fn keep(self, until: Nanos) {
         self.flights.post(&self.threads, &self.flight, &Completion::Cacheable(self.answer, until));
     }
-}
-
-/// The tiers whose flights a read of `tier` may follow: its own, and those that are served before it.
-pub(super) fn joinable_tiers(tier: Tier) -> impl Iterator<Item = Tier> {
-    Tier::ALL.into_iter().take_while(move |&of| of <= tier)
 }
 
 /// Locks a mutex even after a panic elsewhere: nothing that can panic happens within a change.

@@ -38,25 +38,27 @@ use tokio::sync::watch;
 
 use self::cache::{Cache, Lookup};
 pub(crate) use self::cache_role::{CacheDecision, CacheRole, ReadResult};
-use self::flights::{Flight, FlightKey, Flights, JoinResult, joinable_tiers};
+use self::flights::{Flight, FlightKey, Flights, JoinResult};
+pub(crate) use self::followers::{CacheClient, Followers};
 use self::hot_set::{HotSet, HotSetPublisher, Sampler};
-use self::key_order::{ANY_KEY, KeyOrder};
+use self::key_order::ANY_KEY;
 use self::versions::{KeyHash, Mark, Marker, Version, Versions};
 use super::identity::scopes::Scopes;
-use super::metrics::cost_samples::CostFeatures;
 use super::metrics::{Event, WorkerMetrics};
-use super::request::{Charged, Decoded, InFlight};
+use super::request::{Charged, Decoded};
 use super::settings::Settings;
 use super::tenants::ledger::Ledger;
 use super::wire::Cacheable;
 use crate::clock;
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 use crate::protocol::Access;
 
+mod anew;
 mod cache;
 mod cache_role;
 pub(super) mod dedicated_writes;
 pub(super) mod flights;
+mod followers;
 pub(super) mod hot_set;
 pub(super) mod key_order;
 pub(super) mod versions;
@@ -106,8 +108,8 @@ fn groups(settings: &[Settings]) -> Vec<usize> {
     groups
 }
 
-/// Followers of flights, by the hash of the key and the tier.
-type Following<W, C> = HashMap<(u64, Tier), Followers<W, C>, foldhash::fast::RandomState>;
+/// Followers of flights, by the hash of the key and the rank.
+type Following<W, C> = HashMap<(u64, Rank), Followers<W, C>, foldhash::fast::RandomState>;
 
 /// One thread's hot keys of one service.
 #[derive(Debug)]
@@ -125,7 +127,7 @@ pub(crate) struct HotCache<W: Cacheable, C> {
     marker: Rc<Marker>,
     cache: RefCell<Cache>,
     flights: Arc<Flights>,
-    /// This thread's followers, by the number of what they asked and the tier of their flight; never of two flights.
+    /// This thread's followers, by the number of what they asked and the rank of their flight; never of two flights.
     following: RefCell<Following<W, C>>,
 }
 
@@ -138,31 +140,6 @@ pub(crate) enum CachePeek {
     Joins,
     /// The store answers it.
     Store,
-}
-
-#[derive(Debug)]
-pub(crate) struct Followers<W: Cacheable, C> {
-    flight: Arc<Flight>,
-    pub(crate) request: W::Request,
-    pub(crate) followers: Vec<Follower<C>>,
-}
-
-/// A request that follows a flight.
-pub(crate) type Follower<C> = InFlight<Rc<C>, ()>;
-
-/// A client, as far as hot keys are concerned.
-pub(crate) trait CacheClient: Debug {
-    /// The client's outstanding requests, by key.
-    fn key_order(&self) -> &KeyOrder;
-
-    /// True for the sender of a datagram.
-    fn is_datagram(&self) -> bool;
-
-    /// The scope of the answers that the store gives it.
-    fn scope(&self) -> u64;
-
-    /// That scope, if the client may have the answer to another client's read.
-    fn shared_scope(&self) -> Option<u64>;
 }
 
 impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
@@ -224,7 +201,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             && !client.is_datagram()
             && client.key_order().follows_any(self.bits(request, bytes))
             && self
-                .joinable_flight(client, request, bytes, Tier::BestEffort)
+                .joinable_flight(client, request, bytes, Rank::LAST)
                 // It would take the client's own way.
                 .is_none_or(|key| client.key_order().has_sent(key, slot));
         if waits {
@@ -233,12 +210,18 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         waits
     }
 
-    /// Looks a read up that has been charged.
+    /// Looks a read up that has been charged, and would go to the store with this rank.
     ///
     /// A hit is right whether or not the key is still hot: its answer was asked for at a version, seen before it was
     /// sent, at which no write was outstanding, and which is the key's at this moment.
     #[inline]
-    pub(crate) fn read(&self, decoded: Decoded<'_, W, C>, charged: &Charged, now: Nanos) -> ReadResult {
+    pub(crate) fn read(
+        &self,
+        decoded: Decoded<'_, W, C>,
+        charged: &Charged,
+        rank: impl FnOnce() -> Rank,
+        now: Nanos,
+    ) -> ReadResult {
         let Decoded { client, slot, request, bytes, .. } = decoded;
         let Some(flight_key) = self.flight_key(client, request, bytes) else { return ReadResult::UNCACHED };
         match self.cache.borrow_mut().find(flight_key, &self.versions, now) {
@@ -250,12 +233,12 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             Lookup::Stale => self.metrics.count(Event::Invalidated),
             Lookup::Hit(..) | Lookup::Miss => {}
         }
-        self.fly(decoded, flight_key, charged)
+        self.fly(decoded, flight_key, charged, rank())
     }
 
     /// The result of [`HotCache::read`], as far as a client learns of it, with nothing counted and nothing joined; and true
     /// if the request's first key is hot.
-    pub(crate) fn peek(&self, decoded: Decoded<'_, W, C>, tier: Tier, now: Nanos) -> (CachePeek, bool) {
+    pub(crate) fn peek(&self, decoded: Decoded<'_, W, C>, rank: Rank, now: Nanos) -> (CachePeek, bool) {
         let Decoded { client, slot, request, bytes, .. } = decoded;
         let key = self.key(request, bytes);
         let is_hot = key.is_some_and(|(_, is_hot)| is_hot);
@@ -267,13 +250,19 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             Lookup::TooLong => return (CachePeek::Store, is_hot),
             Lookup::Hit(..) | Lookup::Stale | Lookup::Miss => {}
         }
-        let joins = self.joinable_flight(client, request, bytes, tier);
+        let joins = self.joinable_flight(client, request, bytes, rank);
         let joins = joins.is_some_and(|key| !client.key_order().has_sent(key, slot));
         (if joins { CachePeek::Joins } else { CachePeek::Store }, is_hot)
     }
 
     /// A read that no kept answer answers.
-    fn fly(&self, decoded: Decoded<'_, W, C>, flight_key: FlightKey<'_>, charged: &Charged) -> ReadResult {
+    fn fly(
+        &self,
+        decoded: Decoded<'_, W, C>,
+        flight_key: FlightKey<'_>,
+        charged: &Charged,
+        rank: Rank,
+    ) -> ReadResult {
         let Decoded { client, slot, request, bytes, .. } = decoded;
         let Some((key, is_hot)) = self.key(request, bytes) else { return ReadResult::UNCACHED };
         let uncoalesced = ReadResult::ToStore(CacheDecision::Uncached(Some(key)));
@@ -284,8 +273,8 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         let number = self.flights.number(flight_key);
         let following = &mut *self.following.borrow_mut();
         let mut is_full = false;
-        for tier in joinable_tiers(charged.class.tier) {
-            let Some(under_way) = following.get_mut(&(number, tier)) else { continue };
+        for rank in rank.not_after() {
+            let Some(under_way) = following.get_mut(&(number, rank)) else { continue };
             if under_way.has_room_for(flight_key, version) {
                 self.metrics.count(Event::Coalesced);
                 under_way.add(decoded, charged, key);
@@ -293,7 +282,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             }
             is_full = true;
         }
-        if is_full { uncoalesced } else { ReadResult::ToStore(CacheDecision::MayLead(key, version)) }
+        if is_full { uncoalesced } else { ReadResult::ToStore(CacheDecision::MayLead(key, version, rank)) }
     }
 
     /// Begins a flight with a read that has been admitted; `None` if another thread just has, which it then
@@ -302,11 +291,10 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         &self,
         decoded: Decoded<'_, W, C>,
         charged: &Charged,
-        (key, version): (KeyHash, Version),
+        (key, version, rank): (KeyHash, Version, Rank),
     ) -> Option<CacheRole> {
         let flight_key = FlightKey { scope: decoded.client.scope(), request: decoded.bytes };
-        let tier = charged.class.tier;
-        let part = self.flights.join(flight_key, key, version, tier, self.thread, self.max_answer);
+        let part = self.flights.join(flight_key, key, version, rank, self.thread, self.max_answer);
         let (flight, cache_role) = match part {
             JoinResult::Follower(flight) => (flight, None),
             JoinResult::Leader(leading) => {
@@ -314,7 +302,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
             }
         };
         self.metrics.count(if cache_role.is_some() { Event::Flight } else { Event::Coalesced });
-        let place = (self.flights.number(flight_key), flight.tier);
+        let place = (self.flights.number(flight_key), flight.rank);
         let mut following = Followers { flight, request: *decoded.request, followers: Vec::new() };
         following.add(decoded, charged, key);
         let before = self.following.borrow_mut().insert(place, following);
@@ -352,7 +340,7 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
 
     /// The followers of a complete flight in this thread.
     pub(crate) fn complete_followers(&self, flight: &Arc<Flight>) -> Option<Followers<W, C>> {
-        let place = (self.flights.number(flight.flight_key()), flight.tier);
+        let place = (self.flights.number(flight.flight_key()), flight.rank);
         let mut following = self.following.borrow_mut();
         let here = following.get(&place).is_some_and(|following| Arc::ptr_eq(&following.flight, flight));
         let complete_followers = here.then(|| following.remove(&place)).flatten()?;
@@ -394,19 +382,19 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         Some((key, self.hot.borrow().contains(&key)))
     }
 
-    /// The key of a read of `tier` whose flight it could join.
-    fn joinable_flight(&self, client: &C, request: &W::Request, bytes: &[u8], tier: Tier) -> Option<KeyHash> {
+    /// The key of a read of `rank` whose flight it could join.
+    fn joinable_flight(&self, client: &C, request: &W::Request, bytes: &[u8], rank: Rank) -> Option<KeyHash> {
         let flight_key = self.flight_key(client, request, bytes)?;
         let (key, _) = self.key(request, bytes).filter(|&(_, is_hot)| is_hot)?;
         let version = self.versions.of(key)?;
         let following = self.following.borrow();
         let number = self.flights.number(flight_key);
-        let has_room = |tier| {
+        let has_room = |rank| {
             following
-                .get(&(number, tier))
+                .get(&(number, rank))
                 .is_some_and(|under_way| under_way.has_room_for(flight_key, version))
         };
-        joinable_tiers(tier).any(has_room).then_some(key)
+        rank.not_after().any(has_room).then_some(key)
     }
 
     /// The bits of the keys that a request is about.
@@ -420,30 +408,3 @@ impl<W: Cacheable, C: CacheClient> HotCache<W, C> {
         }
     }
 }
-
-impl<W: Cacheable, C: CacheClient> Followers<W, C> {
-    /// True if a read of this version of a key may join.
-    fn has_room_for(&self, flight_key: FlightKey<'_>, version: Version) -> bool {
-        self.flight.version == version
-            && self.flight.flight_key() == flight_key
-            && self.followers.len() < MOST_READERS
-    }
-
-    fn add(&mut self, decoded: Decoded<'_, W, C>, charged: &Charged, key: KeyHash) {
-        let Decoded { client, slot, request, target, .. } = decoded;
-        client.key_order().follow(key);
-        self.followers.push(InFlight {
-            client: Rc::clone(client),
-            node: target.node(),
-            seq: slot.seq,
-            charged: charged.clone(),
-            features: CostFeatures::of::<W>(request),
-            silent: W::wants_no_reply(request),
-            redirects: 0,
-            cache_role: (),
-        });
-    }
-}
-
-/// 10,000 clients of one thread, each with a few reads: 8 MiB.
-const MOST_READERS: usize = 1 << 17;

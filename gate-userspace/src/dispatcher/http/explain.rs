@@ -49,6 +49,8 @@ impl HttpService {
             return Err(format!("service {} knows no users", self.settings.name));
         }
         let mut parts = parse(&question.words)?;
+        // A question sees what has been set, also where no request has come since.
+        self.ledger.borrow_mut().refresh();
         let (origin, rule) = self.stand_in(question, &parts, now)?;
         let ledger = &mut *self.ledger.borrow_mut();
         let draws = ledger.draws();

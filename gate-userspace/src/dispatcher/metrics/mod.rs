@@ -25,6 +25,7 @@ use crate::dispatcher::queue::delay::QueueState;
 use crate::dispatcher::queue::permits::{Permits, UNLIMITED};
 use crate::dispatcher::queue::policy::Policy;
 use crate::dispatcher::queue::shares::Shares;
+use crate::dispatcher::store_silence::{OldestWork, StorePause};
 use crate::policy::Tier;
 use crate::policy::admission::QueryType;
 use crate::policy::cost_model::{Measure, Window};
@@ -32,6 +33,7 @@ use crate::policy::latency_ratio;
 use crate::policy::pricing::ByClass;
 use crate::protocol::Class;
 use crate::protocol::query_types::QueryTypes;
+use crate::protocol::resp::Command;
 
 pub(super) mod by_type;
 pub(super) mod cost_samples;
@@ -164,6 +166,8 @@ pub struct ServiceMetrics {
     pub responses: Arc<latency_ratio::Latencies>,
     /// The state of each store that shares its keys.
     pub(crate) stores: Arc<[Arc<StoreState>]>,
+    /// The known causes of silence of each.
+    pauses: Vec<Arc<StorePause>>,
     places: NodePlaces,
     policy: Policy,
     permits: Arc<Permits>,
@@ -182,12 +186,19 @@ impl ServiceMetrics {
         let threads = (0..threads).map(|_| Arc::new(WorkerMetrics::new(types.len(), stores))).collect();
         let stores = (0..stores).map(|_| Arc::default()).collect();
         let places = NodePlaces::default();
-        Self { name, threads, types: Arc::new(types), responses, stores, places, policy, permits, shares }
+        let types = Arc::new(types);
+        let pauses = Vec::new();
+        Self { name, threads, types, responses, stores, pauses, places, policy, permits, shares }
     }
 
     /// With several stores, whose places these are.
     pub(crate) fn with_places(self, places: NodePlaces) -> Self {
         Self { places, ..self }
+    }
+
+    /// With the known causes of silence of each of its stores.
+    pub(crate) fn with_pauses(self, pauses: Vec<Arc<StorePause>>) -> Self {
+        Self { pauses, ..self }
     }
 
     /// Records the time of requests of a query type, their wait included. Any thread may call this.
@@ -316,6 +327,19 @@ impl ServiceMetrics {
         })
     }
 
+    /// The work that keeps a store silent at `now`, by all that is known: it has said nothing for 100 ms while a request that may
+    /// occupy it was with it. Of several stores, the longest silence.
+    #[must_use]
+    pub fn store_busy(&self, now: Nanos) -> Option<BusyStore> {
+        let busy = |(state, pause): (&Arc<StoreState>, &Arc<StorePause>)| {
+            let OldestWork { since, command } = pause.oldest()?;
+            let silent_for = now.saturating_sub(since.max(state.heard()));
+            let is_busy = silent_for >= BUSY_FROM && !state.is_down(now);
+            is_busy.then_some(BusyStore { silent_for, command })
+        };
+        self.stores.iter().zip(&self.pauses).filter_map(busy).max_by_key(|busy| busy.silent_for)
+    }
+
     /// Each of its stores, if they are several.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeReading> {
@@ -366,6 +390,18 @@ impl ServiceMetrics {
         out.extend_from_slice(b"END\r\n");
     }
 }
+
+/// A store that has been silent for some time, with what may be the cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyStore {
+    /// How long it has said nothing, since it has had the request.
+    pub silent_for: Nanos,
+    /// The command of the oldest request that may occupy it.
+    pub command: Command,
+}
+
+/// A silence that operators are told of: as long as a tick.
+const BUSY_FROM: Nanos = Nanos::from_millis(100);
 
 /// The document that `stats gate` answers, which is made at most once in a while: percentiles of all types take long.
 #[derive(Debug, Default)]

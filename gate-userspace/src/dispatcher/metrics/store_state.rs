@@ -86,6 +86,11 @@ impl StoreState {
         }
     }
 
+    /// When the store last said something on any shared connection, as far as that was looked after.
+    pub(super) fn heard(&self) -> Nanos {
+        Nanos(self.heard.load(Ordering::Relaxed))
+    }
+
     /// Since when the store has been silent on all shared connections, if it is known to be.
     #[inline]
     pub(crate) fn silent_since(&self) -> Option<Nanos> {

@@ -1,20 +1,18 @@
-//! The end of a request: replies and failures of the store, and completed flights of hot keys.
+//! The end of a request: replies and failures of the store.
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
 
 use super::nodes::refusal_of;
-use super::queue_item::QueueItem;
 use super::service::{Service, Session};
 use crate::clock;
 use crate::dispatcher::admission::answered::Answered;
 use crate::dispatcher::clients::client::{CloseCause, HOLD_OUTPUT, RESUME_OUTPUT};
 use crate::dispatcher::hot_cache::CacheRole;
-use crate::dispatcher::hot_cache::flights::{Completion, Flight, PendingTtl};
+use crate::dispatcher::hot_cache::flights::PendingTtl;
 use crate::dispatcher::metrics::Event;
 use crate::dispatcher::metrics::cost_samples::ReplyBatch;
 use crate::dispatcher::request::{Charged, InFlight};
@@ -370,56 +368,5 @@ fn complete<W: Wire>(cache_role: CacheRole, sent: Nanos) -> Option<Box<PendingTt
             pending.keep(until);
             None
         }
-    }
-}
-
-impl<W: Wire> Service<W> {
-    /// Hears what becomes of flights, for ever.
-    pub(crate) async fn receive_completions(self: Rc<Self>) {
-        let Some(mut mailbox) = self.hot.mailbox() else { return };
-        while let Some((flight, note)) = mailbox.recv().await {
-            self.complete_followers(&flight, &note, clock::monotonic());
-            self.flush_pending();
-        }
-    }
-
-    /// A flight that clients of this thread follow has completed, or its answer may be kept.
-    fn complete_followers(&self, flight: &Arc<Flight>, note: &Completion, now: Nanos) {
-        match note {
-            Completion::Cacheable(answer, until) => return self.hot.keep(flight, Some(answer), *until, now),
-            Completion::TooLong => self.hot.keep(flight, None, Nanos::MAX, now),
-            Completion::Answer(_)
-            | Completion::ForOneClient(_)
-            | Completion::Retry
-            | Completion::Failed(_) => {}
-        }
-        let Some(following) = self.hot.complete_followers(flight) else { return };
-        let mut is_given = false;
-        for follower in following.followers {
-            let client = &follower.client;
-            let seq = follower.seq;
-            match note {
-                Completion::Answer(answer) => self.answer(client, seq, answer),
-                Completion::ForOneClient(answer) if !is_given && !client.is_gone() => {
-                    is_given = true;
-                    self.answer(client, seq, answer);
-                }
-                Completion::Failed(refusal) => {
-                    self.admission.count_refusal(follower.charged.tenant, refusal.reason);
-                    self.refuse_queued(client, seq, false, *refusal);
-                }
-                Completion::TooLong
-                | Completion::ForOneClient(_)
-                | Completion::Retry
-                | Completion::Cacheable(..) => {
-                    client.order.send_late(flight.key);
-                    let mut in_flight = follower.with_role(CacheRole::None);
-                    in_flight.charged.at = now;
-                    let item = QueueItem::Shared { in_flight, request: following.request };
-                    self.admission.enqueue(item, flight.flight_key().request, now);
-                }
-            }
-        }
-        self.dispatch(now);
     }
 }

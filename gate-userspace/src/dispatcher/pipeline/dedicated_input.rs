@@ -188,11 +188,10 @@ impl<W: Wire> Exchange<'_, W> {
         if self.client.refused_with_earlier(request).is_some() {
             return match W::Session::effect(request) {
                 Effect::Commit => Some(W::Session::ABORT),
-                // The store knows of no transaction, and says so.
-                Effect::Discard => None,
                 Effect::None
                 | Effect::Blocks
                 | Effect::Begin
+                | Effect::Discard
                 | Effect::Watch
                 | Effect::Unwatch
                 | Effect::Reset

@@ -27,7 +27,7 @@ use crate::dispatcher::clients::stream::ClientReader;
 use crate::dispatcher::hot_cache::versions::GatheredKeys;
 use crate::dispatcher::metrics::cost_samples::CostFeatures;
 use crate::dispatcher::request::{Charged, RequestClass};
-use crate::dispatcher::store_silence::PauseChange;
+use crate::dispatcher::store_silence::{PauseChange, SlowWork};
 use crate::dispatcher::stores::socket::StoreSocket;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
@@ -320,10 +320,9 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             | Effect::Lasting
             | Effect::Subscribes => asks,
         };
-        let does_much = effect == Effect::Commit || W::occupies_store(&request) && effect != Effect::Blocks;
         // Of what is answered otherwise nobody can tell when it is over.
         let is_counted = has_one_reply && !self.exchange.outstanding.borrow().has_lost_count();
-        let occupies = does_much && !is_queued && instead.is_none() && is_counted;
+        let runs = !is_queued && instead.is_none() && is_counted;
         let sent = Sent {
             charged,
             features: CostFeatures::of::<W>(&request),
@@ -334,7 +333,7 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
             is_slow: W::meta(&request).may_take_long() || effect == Effect::Commit,
             effect,
             pause,
-            slow: occupies.then(|| self.service.settings.begin_slow(clock::monotonic())),
+            slow: runs.then(|| self.begin_slow(&request, effect)).flatten(),
         };
         if has_permit {
             self.exchange.hold_permit();
@@ -352,6 +351,13 @@ impl<'a, W: Wire> DedicatedRequests<'a, W> {
         self.begin_body(&next, instead.is_some());
         conversation.input.consume(len);
         self.client.has_finished_a_request();
+    }
+
+    /// Notes that a request runs from now on that may occupy the store. One that may wait for others does at once what it finds, and then
+    /// nobody can tell whether it still does.
+    fn begin_slow(&self, request: &W::Request, effect: Effect) -> Option<SlowWork> {
+        let slow = self.service.begin_slow(self.exchange.node, request, clock::monotonic());
+        slow.filter(|_| effect != Effect::Blocks)
     }
 
     fn begin_body(&mut self, next: &NextRequest<W>, is_skipped: bool) {

@@ -137,7 +137,10 @@ impl<W: Wire> Service<W> {
         if W::is_streamed(request) {
             self.admission.release_permit();
             let (client, in_flight) = in_flight.split();
-            client.start_streaming(StreamedRequest::new(in_flight, client.tenant.get(), request, bytes, now));
+            let is_of_several = self.settings.stores.len() > 1;
+            let tenant = client.tenant.get();
+            let streamed = StreamedRequest::new(in_flight, tenant, request, bytes, is_of_several, now);
+            client.start_streaming(streamed);
             return;
         }
         let store = in_flight.client.store(in_flight.node);
@@ -152,7 +155,7 @@ impl<W: Wire> Service<W> {
             | CacheRole::QueryTtl(_)
             | CacheRole::AskSize { .. } => None,
         };
-        let slow = W::occupies_store(request).then(|| self.settings.begin_slow(now));
+        let slow = self.begin_slow(in_flight.node, request, now);
         store.send(in_flight, request, bytes, (follow_up, slow), now);
     }
 
@@ -227,7 +230,7 @@ impl<W: Wire> Service<W> {
         if !cache_role.is_coalesced() {
             self.refuse_queued(&client, seq, silent, refusal);
         }
-        cache_role.fail(refusal);
+        cache_role.refuse(charged.tenant, refusal);
     }
 }
 

@@ -228,7 +228,7 @@ impl<'a, W: Wire> Exchange<'a, W> {
             self.state_is_known.set(false);
         }
         if let (Some(change), ReplyStart::Done) = (sent.pause, start) {
-            self.service.settings.pause.follow(change, now);
+            self.service.settings.pause(self.node).follow(change, now);
         }
         let Charged { class, at: charged, .. } = sent.charged;
         if sent.has_permit {
@@ -278,9 +278,15 @@ impl<'a, W: Wire> Exchange<'a, W> {
             let timeout = service.settings.store_timeout();
             let mut wait = Nanos(timeout.0 / 2);
             if let Some((since, is_slow)) = self.awaited_since() {
-                let due = service.settings.silence_limits().end(since, is_slow);
+                let due = service.settings.silence_limits(self.node).end(since, is_slow);
+                let state = &service.service_metrics.stores[self.node.index()];
                 if due <= now {
-                    service.service_metrics.stores[self.node.index()].suspect(since);
+                    state.suspect(since);
+                    break;
+                }
+                // Another connection has waited in vain for all that may take long.
+                let last_heard = self.last_progress.get();
+                if !is_slow && state.silent_since().is_some_and(|since| last_heard < since) {
                     break;
                 }
                 wait = wait.min(due.saturating_sub(now));

@@ -46,6 +46,8 @@ impl<W: Wire> Service<W> {
     ///
     /// The fault in the question.
     pub(crate) fn explain(&self, question: &Question, now: Nanos) -> Result<Explanation, String> {
+        // A question sees what has been set, also where no request has come since.
+        self.ledger.borrow_mut().refresh();
         let (client, rule) = self.stand_in(question, now)?;
         client.choose_connection(now);
         let input = encode(&question.words, W::Session::HAS_USERS)?;
@@ -59,7 +61,6 @@ impl<W: Wire> Service<W> {
         let decoded = Decoded { client: &client, tenant, slot, request, bytes, target, told: None };
         let rule = if tenant == client.tenant.get() { rule } else { format!("the key, a part of {rule}") };
         let ledger = &mut *self.ledger.borrow_mut();
-        ledger.refresh();
         let draws = ledger.draws();
         let mut explained = Explanation {
             service: self.settings.name.clone(),
@@ -210,7 +211,7 @@ impl<W: Wire> Service<W> {
         now: Nanos,
     ) -> Outcome {
         let Decoded { client, tenant, request, bytes, target, .. } = decoded;
-        let (cached, is_hot) = self.hot.peek(decoded, class.tier, now);
+        let (cached, is_hot) = self.hot.peek(decoded, self.admission.rank_of(tenant, class.tier), now);
         explained.hot = is_hot;
         match cached {
             CachePeek::Hit if ledger.may_cache(tenant) => return Ok(Verdict::Cached),

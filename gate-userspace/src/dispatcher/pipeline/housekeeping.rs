@@ -15,7 +15,8 @@ impl<W: Wire> Service<W> {
     /// The work of every 10 ms.
     pub(crate) fn housekeeping(&self, now: Nanos) {
         let timeout = self.settings.store_timeout();
-        self.pools.check(now, self.settings.silence_limits(), &self.service_metrics.stores);
+        let states = &self.service_metrics.stores;
+        self.pools.check(now, |node| (self.settings.silence_limits(node), &*states[node.index()]));
         self.hot.housekeeping(now, timeout);
         self.expire(now);
         self.memory.poll();

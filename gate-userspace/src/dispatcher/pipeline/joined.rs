@@ -218,8 +218,7 @@ impl<W: Wire> Service<W> {
                 cache_role: CacheRole::Part(Rc::clone(split)),
             };
             // A node does them one behind the other.
-            let occupies = W::occupies_store(whole) || W::occupies_store(&request);
-            let slow = occupies.then(|| self.settings.begin_slow(now));
+            let slow = self.begin_slow(*node, whole, now).or_else(|| self.begin_slow(*node, &request, now));
             let freed = self.freed_later(client, &request, bytes);
             let bytes = freed.as_ref().map_or(bytes, |freed| &freed[..]);
             store.send(in_flight, &request, bytes, (None, slow), now);

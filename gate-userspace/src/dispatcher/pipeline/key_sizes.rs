@@ -144,7 +144,11 @@ impl<W: Wire> Service<W> {
         let store = client.store(target.node());
         let class = self.types.borrow().classify::<W>(request, bytes);
         let may_cache = self.ledger.borrow_mut().may_cache(tenant);
-        let is_sent = || !may_cache || self.hot.peek(decoded, class.tier, now).0 == CachePeek::Store;
+        let is_sent = || {
+            !may_cache
+                || self.hot.peek(decoded, self.admission.rank_of(tenant, class.tier), now).0
+                    == CachePeek::Store
+        };
         if store.accepts(now).is_err() || !is_sent() {
             return unasked;
         }

@@ -27,6 +27,7 @@ mod dedicated_requests;
 mod dispatch;
 mod exchange;
 mod explain;
+mod flights;
 mod housekeeping;
 mod joined;
 mod key_sizes;

@@ -125,7 +125,7 @@ impl<W: Wire> Service<W> {
             if let Some(asking) = asking {
                 store.send(asking_for(&in_flight), &asking, W::ASKING, (None, None), now);
             }
-            let slow = W::occupies_store(&request).then(|| self.settings.begin_slow(now));
+            let slow = self.begin_slow(in_flight.node, &request, now);
             store.send(in_flight, &request, &bytes, (None, slow), now);
         }
     }

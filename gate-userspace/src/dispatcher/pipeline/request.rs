@@ -222,18 +222,21 @@ impl<W: Wire> Service<W> {
 
         // Hot key: a hit is answered here, a read of a key in flight joins it, a write marks its key.
         let may_cache = ledger.may_cache(decoded.tenant);
-        let decision =
-            match if may_cache { self.hot.read(decoded, &charged, now) } else { ReadResult::UNCACHED } {
-                ReadResult::ToStore(decision) => decision,
-                ReadResult::Hit(answer) => {
-                    self.count_answered(decoded, ledger, &mut charged);
-                    return Ok(Verdict::Hit(answer));
-                }
-                ReadResult::Joined => {
-                    self.count_answered(decoded, ledger, &mut charged);
-                    return Ok(Verdict::Sent);
-                }
-            };
+        let decision = match if may_cache {
+            self.hot.read(decoded, &charged, || self.admission.rank(&charged), now)
+        } else {
+            ReadResult::UNCACHED
+        } {
+            ReadResult::ToStore(decision) => decision,
+            ReadResult::Hit(answer) => {
+                self.count_answered(decoded, ledger, &mut charged);
+                return Ok(Verdict::Hit(answer));
+            }
+            ReadResult::Joined => {
+                self.count_answered(decoded, ledger, &mut charged);
+                return Ok(Verdict::Sent);
+            }
+        };
         self.admission.admit(ledger, &charged, now)?;
         self.hot.sample(decoded, self.settings.service, ledger);
         if let Target::Several(join) = decoded.target {
@@ -274,16 +277,18 @@ impl<W: Wire> Service<W> {
 
         let cache_role = match decision {
             CacheDecision::Uncached(key) => self.hot.cache_role(decoded, key),
-            CacheDecision::MayLead(key, version) => match self.hot.lead(decoded, &charged, (key, version)) {
-                Some(cache_role) => cache_role,
-                None => {
-                    if has_permit {
-                        admission.release_permit();
+            CacheDecision::MayLead(key, version, rank) => {
+                match self.hot.lead(decoded, &charged, (key, version, rank)) {
+                    Some(cache_role) => cache_role,
+                    None => {
+                        if has_permit {
+                            admission.release_permit();
+                        }
+                        admission.count_passed(ledger, &mut charged);
+                        return Ok(());
                     }
-                    admission.count_passed(ledger, &mut charged);
-                    return Ok(());
                 }
-            },
+            }
         };
         // A queued request is counted when it leaves the queue, a coalesced one at once: its followers are not refused there.
         let is_coalesced = cache_role.is_coalesced();

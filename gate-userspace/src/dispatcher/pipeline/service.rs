@@ -6,6 +6,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use gate_common::units::Nanos;
+
 use super::queue_item::QueueItem;
 use super::redirected_request::RedirectedRequest;
 use super::senders::Senders;
@@ -30,6 +32,7 @@ use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::size_question::{RefusedQuestions, SizeQuestion};
 use crate::dispatcher::store_place::NodeId;
+use crate::dispatcher::store_silence::{SlowWork, ThreadWork};
 use crate::dispatcher::stores::idle_connections::IdleConnections;
 use crate::dispatcher::stores::pool::{Pool, PoolSize, Pools};
 use crate::dispatcher::tenants::Tenants;
@@ -38,6 +41,7 @@ use crate::dispatcher::tls::turns::Turns;
 use crate::dispatcher::wire::parts::PartBuffers;
 use crate::dispatcher::wire::{SessionState, Wire};
 use crate::protocol::Refusal;
+use crate::protocol::resp::Command;
 
 /// The state of a service that one thread alone has, and what the thread's services share.
 #[derive(Debug)]
@@ -84,6 +88,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) pools: Pools<Self>,
     /// The store connections for logins, streamed requests and dedicated clients, by store.
     lines: Box<[IdleConnections]>,
+    /// This thread's requests that may occupy a store, by store.
+    work: Box<[ThreadWork]>,
     /// This thread's metrics.
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// All threads' metrics.
@@ -157,6 +163,7 @@ impl<W: Wire> Service<W> {
         let state = |node: NodeId| Arc::clone(&service_metrics.stores[node.index()]);
         let lines = |node| IdleConnections::new(node, W::Session::HAS_USERS, state(node));
         let lines = NodeId::all(stores).map(lines).collect();
+        let work = NodeId::all(stores).map(|node| settings.pause(node).thread()).collect();
         let are_nodes = settings.cluster.is_some();
         let size = PoolSize { stores, connections: settings.connections, are_nodes };
         let pools = Pools::new(settings.backend.max_pools, size, Arc::clone(&hot.scopes));
@@ -193,6 +200,7 @@ impl<W: Wire> Service<W> {
             hot,
             pools,
             lines,
+            work,
             redirected: RefCell::default(),
             part_buffers: RefCell::new(PartBuffers::new(stores)),
             freed: RefCell::default(),
@@ -217,6 +225,20 @@ impl<W: Wire> Service<W> {
             follower,
             is_first: number == 0,
         })
+    }
+
+    /// Notes that a request is sent to a store at `now`, if it may occupy it.
+    #[inline]
+    pub(crate) fn begin_slow(&self, node: NodeId, request: &W::Request, now: Nanos) -> Option<SlowWork> {
+        let is_of_several = self.settings.stores.len() > 1;
+        W::occupies_store(request, is_of_several).map(|command| self.begin_work(node, command, now))
+    }
+
+    /// Notes that a request that may occupy a store is sent to it at `now`.
+    #[inline]
+    pub(crate) fn begin_work(&self, node: NodeId, command: Command, now: Nanos) -> SlowWork {
+        let until = now.saturating_add(self.limits.get().slow_timeout);
+        self.work[node.index()].begin(command, now, until)
     }
 
     /// The store connections of logins and dedicated clients, where that is of no matter: to the only store, or to a node of a

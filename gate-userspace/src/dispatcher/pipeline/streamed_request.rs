@@ -11,6 +11,7 @@ use crate::dispatcher::request::InFlight;
 use crate::dispatcher::tenants::ledger::TenantId;
 use crate::dispatcher::wire::buffer::Buffer;
 use crate::dispatcher::wire::{Link, Wire};
+use crate::protocol::resp::Command;
 
 /// A request that may go to the store, of which the client has sent no more than the head, as far as is known.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(crate) struct StreamedRequest<W: Wire> {
     /// Its head, as it is written.
     pub(super) head: Buffer,
     pub(super) body: Body,
-    pub(super) occupies_store: bool,
+    pub(super) occupies_store: Option<Command>,
 }
 
 /// The progress of a body: how much of it has been passed on and paid for.
@@ -79,6 +80,7 @@ impl<W: Wire> StreamedRequest<W> {
         client_tenant: TenantId,
         request: &W::Request,
         bytes: &[u8],
+        is_of_several: bool,
         now: Nanos,
     ) -> Self {
         let mut link = W::Link::default();
@@ -86,7 +88,7 @@ impl<W: Wire> StreamedRequest<W> {
         let expect = link.encode(request, bytes, &mut head);
         let queued_for = now.saturating_sub(in_flight.charged.at);
         let body = Body::of::<W>(request, bytes);
-        let occupies_store = W::occupies_store(request);
+        let occupies_store = W::occupies_store(request, is_of_several);
         Self { request: in_flight, client_tenant, queued_for, link, expect, head, body, occupies_store }
     }
 }

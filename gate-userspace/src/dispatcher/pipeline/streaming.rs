@@ -83,7 +83,8 @@ impl<W: Wire> Session<W> {
                 Ok(line) => line,
                 Err(broken) => {
                     let refusal = self.reply_to_end(StreamEnd::StoreFailed(broken), &streamed, service)?;
-                    streamed.request.cache_role.fail(refusal);
+                    let tenant = streamed.request.charged.tenant;
+                    streamed.request.cache_role.refuse(tenant, refusal);
                     return Ok(());
                 }
             };
@@ -202,7 +203,8 @@ impl<W: Wire> BodyStream<'_, W> {
         }
         let sent = clock::monotonic();
         self.permit = Some(Permit::retake(self.service));
-        let slow = streamed.occupies_store.then(|| self.service.settings.begin_slow(sent));
+        let slow = streamed.occupies_store;
+        let slow = slow.map(|command| self.service.begin_work(self.line.node, command, sent));
         let answered = self.answer(streamed).await;
         if let (Ok(()), Some(slow)) = (&answered, slow) {
             slow.over(clock::monotonic());
@@ -311,7 +313,8 @@ impl<W: Wire> BodyStream<'_, W> {
     async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         for piece in bytes.chunks(CHUNK) {
             let socket = self.line.socket();
-            in_time(&self.service.settings, async { Ok(socket.write_all(piece).await?) }).await?;
+            in_time(&self.service.settings, self.line.node, async { Ok(socket.write_all(piece).await?) })
+                .await?;
         }
         Ok(())
     }
@@ -358,7 +361,7 @@ impl<W: Wire> BodyStream<'_, W> {
     async fn read_store(&mut self) -> Result<(), StoreError> {
         let socket = self.line.socket();
         loop {
-            in_time(&self.service.settings, async { Ok(socket.readable().await?) }).await?;
+            in_time(&self.service.settings, self.line.node, async { Ok(socket.readable().await?) }).await?;
             match self.received.fill(CHUNK, |bytes| socket.try_read_buf(bytes)) {
                 Ok(0) => return Err(StoreError::Closed),
                 Ok(_) => return Ok(()),

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use gate_common::units::Nanos;
 use tokio::sync::Notify;
 
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 
 /// A service's permits.
 #[derive(Debug)]
@@ -43,38 +43,6 @@ struct Limit {
     spare: AtomicUsize,
     /// True if a request found no permit since the last look.
     is_reached: AtomicBool,
-}
-
-/// The place of requests in the order of those that wait; smaller goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Rank {
-    pub(crate) tier: Tier,
-    /// True if they wait behind those of their tier whose tenants ask for less than their share.
-    pub(crate) waits_behind: bool,
-}
-
-impl Rank {
-    /// All, the first first.
-    pub(crate) const ALL: [Self; 2 * Tier::ALL.len()] = {
-        let mut all = [Self { tier: Tier::Critical, waits_behind: false }; 2 * Tier::ALL.len()];
-        let mut place = 0;
-        while place < all.len() {
-            all[place] = Self { tier: Tier::ALL[place / 2], waits_behind: place % 2 == 1 };
-            place += 1;
-        }
-        all
-    };
-
-    /// Its place in [`Rank::ALL`].
-    pub(crate) const fn index(self) -> usize {
-        self.tier.index() * 2 + self.waits_behind as usize
-    }
-}
-
-impl From<Tier> for Rank {
-    fn from(tier: Tier) -> Self {
-        Self { tier, waits_behind: false }
-    }
 }
 
 /// The requests of one thread that wait for a permit.

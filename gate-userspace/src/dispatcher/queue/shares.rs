@@ -212,14 +212,14 @@ impl ThreadShares {
     }
 
     /// Hands over what was counted, and takes over what is decided; `decides` is true in the thread that acts for all. `weight_of` a
-    /// tenant is its quota. True if shares have come into force.
+    /// tenant is its quota.
     pub(crate) fn tick(
         &mut self,
         seen: Seen,
         decides: bool,
         now: Nanos,
         mut weight_of: impl FnMut(u32) -> Option<u64>,
-    ) -> bool {
+    ) {
         let state = &mut *self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(sharer, offered_mru): (Sharer, u64)| Load {
             sharer,
@@ -242,10 +242,8 @@ impl ThreadShares {
         if decides {
             self.shared.decide(state, now);
         }
-        let had_none = self.in_force.is_none();
         self.in_force.clone_from(&state.shares);
         self.is_counting = self.in_force.is_some() || seen.waiting > 0;
-        had_none && self.in_force.is_some()
     }
 
     /// Forgets all: the numbers of tenants may be others'.

@@ -12,7 +12,6 @@ use gate_common::units::{MilliRu, Nanos};
 
 use super::concurrency::{SharedLimits, ThreadLatencies};
 use super::delay::Delay;
-use super::permits::Rank;
 use super::policy::Policy;
 use super::shares::{Seen, Shares, Standing, ThreadShares};
 use super::tier_queue::{Queue, QueueKey, Queued};
@@ -21,6 +20,7 @@ use crate::policy::Tier;
 use crate::policy::admission::{QueryType, Request};
 use crate::policy::fair_share::Sharer;
 use crate::policy::latency_ratio::LatencyRatio;
+use crate::policy::rank::Rank;
 use crate::policy::shedding::{Shedding, Treatment};
 
 /// A service with such a `backend` section.
@@ -281,13 +281,12 @@ impl World {
             is_refused: stands,
             delay: longest,
         };
-        if self.shares.tick(seen, true, now, |_| Some(1)) {
-            let shares = &self.shares;
-            let waits_behind = |tenant, tier| {
-                shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
-            };
-            self.queue.fall_behind(waits_behind, |(), _| ());
-        }
+        self.shares.tick(seen, true, now, |_| Some(1));
+        let shares = &self.shares;
+        let waits_behind = |tenant, tier| {
+            shares.standing(Sharer { tier, tenant }).is_some_and(|standing| standing.waits_behind)
+        };
+        self.queue.follow_shares(waits_behind, |(), _, _| ());
         let shares_refuse = self.shared.cut();
         let is_overloaded = self.shedding.as_ref().is_some_and(Shedding::is_overloaded);
         let ratio = self.ratio.tick(now, is_overloaded || shares_refuse);

@@ -3,7 +3,8 @@
 //! Each thread has one. The permits, and the number and length of requests that may wait, are all threads' together
 //! ([`Permits`](super::permits::Permits), [`QueueTotals`]).
 //!
-//! **Order.** Within a tier those go first whose tenants ask for less than their share, while [shares](super::shares) bind. Then tenants take turns by what their requests cost ([`DeficitRoundRobin`]), so that a tenant with many
+//! **Order.** Within a tier those go first whose tenants ask for less than their share, while [shares](super::shares) bind: those that
+//! wait move when that changes. Then tenants take turns by what their requests cost ([`DeficitRoundRobin`]), so that a tenant with many
 //! waiting does not hold up one with few. Requests that are slow by kind have turns of their own: while their connection
 //! takes no more of them, the others go on. A tenant may have as much of the queue as is left free beside what it has: alone it
 //! gets half, and whoever comes finds room.
@@ -20,9 +21,10 @@ use foldhash::fast::RandomState;
 use gate_common::units::Nanos;
 use slab::Slab;
 
-use super::permits::{Rank, ThreadPermits};
+use super::permits::ThreadPermits;
 use crate::policy::Tier;
 use crate::policy::drr::DeficitRoundRobin;
+use crate::policy::rank::Rank;
 
 /// The requests that wait in all threads of a service: their number above [`BYTES_BITS`], their length in bytes below. In one word,
 /// so that it takes one access to memory that threads share.
@@ -249,21 +251,22 @@ impl<T> Queue<T> {
         None
     }
 
-    /// Moves requests behind those of their tier, if they are of tenants who wait there from now on; `moved` is called for each.
-    pub(crate) fn fall_behind(
+    /// Moves the requests of tenants who wait behind others of their tier from now on, or no more; `moved` is called for each with its
+    /// rank before and after. Who asks for little waits with all that it has: without this it would stay behind those that it goes before.
+    pub(crate) fn follow_shares(
         &mut self,
         waits_behind: impl Fn(u32, Tier) -> bool,
-        mut moved: impl FnMut(&T, Rank),
+        mut moved: impl FnMut(&T, Rank, Rank),
     ) {
         let Self { requests, ranks, shares, .. } = self;
-        for tier in Tier::ALL {
-            let rank = Rank { tier, waits_behind: true };
-            for &tenant in shares.keys().filter(|&&tenant| waits_behind(tenant, tier)) {
+        for from in Rank::ALL.into_iter().filter(|from| ranks[from.index()].len() > 0).collect::<Vec<_>>() {
+            let to = Rank { waits_behind: !from.waits_behind, ..from };
+            for &tenant in shares.keys().filter(|&&tenant| waits_behind(tenant, from.tier) == to.waits_behind)
+            {
                 for lane in 0..2 {
-                    let waiting = ranks[Rank::from(tier).index()].lanes[lane].take_flow(tenant);
-                    for (cost, request) in waiting {
-                        moved(&requests[request].item, rank);
-                        ranks[rank.index()].lanes[lane].push(tenant, cost, request);
+                    for (cost, request) in ranks[from.index()].lanes[lane].take_flow(tenant) {
+                        moved(&requests[request].item, from, to);
+                        ranks[to.index()].lanes[lane].push(tenant, cost, request);
                     }
                 }
             }

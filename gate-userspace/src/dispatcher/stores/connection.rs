@@ -248,7 +248,7 @@ impl<E: StoreEvents> StoreConnection<E> {
     }
 
     async fn connect(&self, pool: &Weak<PoolIdentity>, events: &E) -> Result<StoreSocket, StoreError> {
-        in_time(events.settings(), self.connect_and_ask(pool, events)).await
+        in_time(events.settings(), self.node, self.connect_and_ask(pool, events)).await
     }
 
     /// Connects, logs in, and asks what the store lets its user do and whether it works.

@@ -25,7 +25,7 @@ use crate::protocol::resp::{Kind, Part, Replies, error_code};
 #[derive(Debug)]
 pub(crate) struct DedicatedConnection {
     /// The store that it leads to.
-    node: NodeId,
+    pub(crate) node: NodeId,
     socket: StoreSocket,
     replies: Replies,
     unread: Vec<u8>,
@@ -64,7 +64,7 @@ impl DedicatedConnection {
             }
             Ok(connection)
         };
-        in_time(settings, steps).await
+        in_time(settings, node, steps).await
     }
 
     /// True if the store is in cluster mode; `None` if its user may not ask.
@@ -125,7 +125,7 @@ impl DedicatedConnection {
             this.greet(settings, identity).await?;
             Ok(this)
         };
-        in_time(settings, steps).await
+        in_time(settings, node, steps).await
     }
 
     /// True if the connection leads to an address that the store's name still has.
@@ -315,7 +315,7 @@ impl DedicatedConnection {
     /// The line that answers a request, in time.
     async fn ask_line(&mut self, settings: &Settings, request: &[u8]) -> Result<Vec<u8>, StoreError> {
         let mut answer = Vec::new();
-        in_time(settings, async {
+        in_time(settings, self.node, async {
             self.socket.write_all(request).await?;
             while !answer.ends_with(b"\n") && answer.len() < LONGEST_PROBE_ANSWER {
                 if self.socket.read_buf(&mut answer).await? == 0 {
@@ -331,7 +331,7 @@ impl DedicatedConnection {
 
     /// The next reply, in time.
     async fn reply(&mut self, settings: &Settings) -> Result<Vec<u8>, StoreError> {
-        let reply = in_time(settings, self.read_reply()).await?;
+        let reply = in_time(settings, self.node, self.read_reply()).await?;
         if reply.starts_with(b"-ERR max number of clients") {
             Err(StoreError::Full(reply))
         } else {
@@ -371,13 +371,14 @@ impl DedicatedConnection {
 /// Those of the steps; [`StoreError::TimedOut`] if they take longer.
 pub(crate) async fn in_time<T>(
     settings: &Settings,
+    node: NodeId,
     steps: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let since = clock::monotonic();
     let mut steps = pin!(steps);
     loop {
         // A pause of the store's clients may begin or end meanwhile.
-        let left = settings.silence_limits().end(since, false).saturating_sub(clock::monotonic());
+        let left = settings.silence_limits(node).end(since, false).saturating_sub(clock::monotonic());
         if left == Nanos::ZERO {
             return Err(StoreError::TimedOut);
         }

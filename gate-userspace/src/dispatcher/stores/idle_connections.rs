@@ -114,7 +114,7 @@ impl IdleConnections {
     ) -> Result<DedicatedConnection, StoreError> {
         let generation = self.generation.get();
         let mut connection = self
-            .admit(in_time(settings, async {
+            .admit(in_time(settings, self.node, async {
                 let kept = {
                     let kept = &mut *self.kept.borrow_mut();
                     let used = kept.iter().rposition(|idle| idle.ready_for.is_none());

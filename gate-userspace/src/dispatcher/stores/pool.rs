@@ -265,9 +265,10 @@ impl<E: StoreEvents> Pools<E> {
         true
     }
 
-    /// Looks for answers that take too long, and for pools that no client uses. The stores' states are those of all threads.
-    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits, states: &[Arc<StoreState>]) {
-        let check = |store: &Rc<StoreConnection<E>>| store.check(now, limits, &states[store.node().index()]);
+    /// Looks for answers that take too long, and for pools that no client uses. Of each store it asks how long it may be silent, and for
+    /// the state that all threads share.
+    pub(crate) fn check<'s>(&self, now: Nanos, of: impl Fn(NodeId) -> (SilenceLimits, &'s StoreState)) {
+        let check = |store: &Rc<StoreConnection<E>>| store.check(now, of(store.node()));
         let mut former = self.former.borrow_mut();
         former.retain(|pool| Rc::strong_count(pool) > 1);
         former.iter().flat_map(|pool| pool.stores()).for_each(check);
@@ -396,8 +397,8 @@ mod tests {
             slow: Nanos::from_secs(1),
             paused_until: Nanos::ZERO,
         };
-        let states = [Arc::default()];
-        let check = |second| pools.check(Nanos::from_secs(second), limits, &states);
+        let state = StoreState::default();
+        let check = |second| pools.check(Nanos::from_secs(second), |_| (limits, &state));
         check(100);
         check(159);
         assert!(pools.find(&database(2)).is_some());

@@ -4,7 +4,9 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
 use std::task::{Context, Poll};
 
-use nix::sys::socket::{Shutdown, shutdown};
+use gate_common::units::Nanos;
+use nix::sys::socket::{Shutdown, getsockopt, shutdown};
+use nix::{getsockopt_impl, sockopt_impl};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::dispatcher::store_place::Endpoint;
@@ -144,6 +146,20 @@ impl StoreSocket {
         }
     }
 
+    /// True if the store's machine has acknowledged nothing for so long, though it was asked to again and again. One whose store is
+    /// stopped or busy acknowledges what the store does not read; of one at a Unix socket, which is this one, that is always so.
+    pub(crate) fn is_unreachable(&self, time: Nanos) -> bool {
+        let info = match self {
+            Self::Plain(socket) => getsockopt(socket, TcpInfo),
+            Self::Tls(socket) => getsockopt(&**socket, TcpInfo),
+            Self::Unix(_) => return false,
+        };
+        info.is_ok_and(|info| {
+            info.tcpi_retransmits >= RETRANSMISSIONS
+                && Nanos::from_millis(info.tcpi_last_ack_recv.into()) >= time
+        })
+    }
+
     /// Says that nothing more comes. What the store still says can be read.
     pub(crate) fn end_output(&self) {
         let fd = match self {
@@ -182,3 +198,9 @@ impl StoreSocket {
 
 /// Answers to what gate asks itself are short.
 const LEAST_ROOM: usize = 1 << 10;
+/// So often what a machine did not acknowledge has been sent again before it counts as unreachable: a single one is lost now and then.
+const RETRANSMISSIONS: u8 = 2;
+
+sockopt_impl!(
+    /// The kernel's view of a connection.
+    TcpInfo, GetOnly, libc::IPPROTO_TCP, libc::TCP_INFO, libc::tcp_info);

@@ -18,20 +18,23 @@ pub(super) fn update(word: &AtomicU64, to: impl Fn(u64) -> u64) {
 pub(super) fn attempt(word: &AtomicU64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<(), Refusal> {
     let mut seen = word.load(Ordering::Relaxed);
     for _ in 0..ATTEMPTS {
-        match take(seen, now.0, price.0, limits) {
-            Take::Admit { tat } => {
-                match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
-                    Ok(_) => return Ok(()),
-                    Err(found) => seen = found,
-                }
-            }
-            Take::Refuse { wait_ns } => {
-                return Err(Refusal::after(Reason::Quota, Nanos(wait_ns)));
-            }
-            Take::TooLarge => return Err(Refusal::by(Reason::TooLarge, Rule::Burst)),
+        let tat = taken(seen, now, price, limits)?;
+        match word.compare_exchange_weak(seen, tat, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(found) => seen = found,
         }
     }
     Err(Refusal::of(Reason::Quota))
+}
+
+/// The word of a bucket out of which a price was taken.
+#[inline]
+pub(super) fn taken(tat: u64, now: Nanos, price: MilliRu, limits: &Limits) -> Result<u64, Refusal> {
+    match take(tat, now.0, price.0, limits) {
+        Take::Admit { tat } => Ok(tat),
+        Take::Refuse { wait_ns } => Err(Refusal::after(Reason::Quota, Nanos(wait_ns))),
+        Take::TooLarge => Err(Refusal::by(Reason::TooLarge, Rule::Burst)),
+    }
 }
 
 /// The number of times that a compare-and-swap is tried. Each failure means that someone else succeeded.

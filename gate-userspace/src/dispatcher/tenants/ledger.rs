@@ -13,10 +13,9 @@ use gate_common::abi::{
     Block, Clock, Name, OtherBucket, RareCounters, Reason, Service, ServiceState, Shed, Tenant, TenantState,
     View, bank_of, draw, find, find_v4, tenant_flags, view_flags,
 };
-use gate_common::token_bucket::{Limits, refund};
 use gate_common::units::{Fraction, MilliRu, Multiplier, Nanos};
 
-use super::bucket_word::{attempt, update};
+use super::bucket_word::attempt;
 use super::members::Member;
 use crate::kernel::{Maps, Row};
 use crate::policy::Tier;
@@ -26,6 +25,7 @@ use crate::protocol::price_class::PriceClass;
 mod counting;
 mod debts;
 mod peek;
+mod quotas;
 
 /// A tenant, by its number in the maps. Zero is an unknown source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -332,14 +332,13 @@ impl Ledger {
             }
         }
         if state.parents == [0; 2] {
-            return self.take_quota((tenant, member), quota_of(tenant, state), price, now).map_err(by_own);
+            return self.take_quota((tenant, member), price, now).map_err(by_own);
         }
         // What was taken is given back if one refuses.
         let [own, first, second] = charged_with(tenant, state);
         let all = [(own, member), (first, None), (second, None)];
         for (place, &charged) in all.iter().enumerate() {
-            let quota = self.quota(charged.0);
-            if let Err(refusal) = self.take_quota(charged, quota, price, now) {
+            if let Err(refusal) = self.take_quota(charged, price, now) {
                 all[..place].iter().for_each(|&charged| self.give_back(charged, price));
                 return Err((refusal, place));
             }
@@ -363,35 +362,6 @@ impl Ledger {
             }
         }
         Ok(())
-    }
-
-    /// The quota of a tenant, if it has one.
-    fn quota(&mut self, tenant: TenantId) -> Option<Limits> {
-        quota_of(tenant, self.state(tenant))
-    }
-
-    #[inline]
-    fn take_quota(
-        &self,
-        charged: Account<'_>,
-        quota: Option<Limits>,
-        price: MilliRu,
-        now: Nanos,
-    ) -> Result<(), Refusal> {
-        let Some(limits) = quota else { return Ok(()) };
-        attempt(self.quota_word(charged), now, price, &limits)
-    }
-
-    fn give_back(&mut self, charged: Account<'_>, price: MilliRu) {
-        let Some(limits) = self.quota(charged.0) else { return };
-        let cost = limits.rate.time_for(price.0);
-        update(self.quota_word(charged), |tat| refund(tat, cost));
-    }
-
-    /// The word of a member's quota, or of the tenant's where it has no member.
-    #[inline]
-    fn quota_word<'m>(&'m self, (tenant, member): Account<'m>) -> &'m AtomicU64 {
-        member.map_or_else(|| self.maps.quota_tat(tenant.0 as usize), Member::word)
     }
 
     /// The word of another of a tenant's buckets.
@@ -436,12 +406,6 @@ impl Ledger {
 /// The tenant itself and those charged with it, in the order in which their buckets are asked.
 const fn charged_with(tenant: TenantId, state: &TenantState) -> [TenantId; 3] {
     [tenant, TenantId(state.parents[0]), TenantId(state.parents[1])]
-}
-
-/// The quota of a tenant in this state, if it has one.
-#[inline]
-fn quota_of(tenant: TenantId, state: &TenantState) -> Option<Limits> {
-    (tenant != TenantId::UNKNOWN && state.flags & tenant_flags::UNLIMITED == 0).then_some(state.quota)
 }
 
 const _: () = assert!(size_of::<Block>() == 256 * size_of::<u32>());

@@ -154,6 +154,13 @@ impl Memberships {
         }
     }
 
+    /// The members of a tenant whose buckets will be full last, by name, the last first; `None` if it has no members.
+    pub(super) fn emptiest(&self, tenant: &str, most: usize) -> Option<(TenantId, Vec<(Nanos, String)>)> {
+        let (&id, (_, membership)) = self.by_tenant.iter().find(|(_, (name, _))| name.as_str() == tenant)?;
+        let found = membership.members.emptiest(most).into_iter();
+        Some((id, found.map(|(full_at, member)| (full_at, self.name(id, &member))).collect()))
+    }
+
     /// Each tenant that has members, and their counts; in the order of their names.
     pub(super) fn totals(&self) -> Vec<(String, MemberTotals)> {
         let totals =

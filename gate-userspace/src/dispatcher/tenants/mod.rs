@@ -195,6 +195,15 @@ impl Tenants {
         self.memberships.totals()
     }
 
+    /// The members of a tenant whose buckets will be full last, by name, the last first; `None` if it has no members.
+    pub(crate) fn emptiest_members(
+        &self,
+        tenant: &str,
+        most: usize,
+    ) -> Option<(TenantId, Vec<(Nanos, String)>)> {
+        self.memberships.emptiest(tenant, most)
+    }
+
     /// The tenant, or the member of one, that a question names.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ use crate::protocol::deny::Deny;
 use crate::protocol::own::OwnKeys;
 use crate::protocol::price_class::PriceClass;
 use crate::protocol::query_types::QueryTypes;
+use crate::protocol::resp::Command;
 use crate::protocol::resp::cluster::Redirection;
 use crate::protocol::{Class, Refusal, RequestMeta, Rule, Step};
 
@@ -68,10 +69,11 @@ pub(crate) trait Codec: Debug + Sized + 'static {
     /// The properties of a request, known before it runs.
     fn meta(request: &Self::Request) -> &RequestMeta;
 
-    /// True if the store may do nothing else for long while it does this, whatever its class says.
+    /// The command of a request during which the store may do nothing else for long, whatever its class says; before one of several
+    /// stores not that of a write of one key.
     #[inline]
-    fn occupies_store(_request: &Self::Request) -> bool {
-        false
+    fn occupies_store(_request: &Self::Request, _is_of_several: bool) -> Option<Command> {
+        None
     }
 
     /// True if only the head has been decoded, and the body is to be streamed.

@@ -75,8 +75,8 @@ impl Codec for Resp {
     }
 
     #[inline]
-    fn occupies_store(request: &Request) -> bool {
-        occupancy::occupies_store(request)
+    fn occupies_store(request: &Request, is_of_several: bool) -> Option<Command> {
+        occupancy::occupies_store(request, is_of_several).then_some(request.command)
     }
 
     #[inline]

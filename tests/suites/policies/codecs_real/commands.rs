@@ -11,7 +11,7 @@ use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame as _};
 use super::redis::{Reader, array, text};
 
 /// The reply to `line` as a tree, by another decoder.
-fn tree(reader: &mut Reader, line: &str) -> OwnedFrame {
+pub(super) fn tree(reader: &mut Reader, line: &str) -> OwnedFrame {
     let reply = reader.ask(&line.split(' ').collect::<Vec<_>>()).unwrap();
     decode(&reply).unwrap().unwrap().0
 }
@@ -27,15 +27,19 @@ fn read(words: &[impl AsRef<[u8]>]) -> (Request, Vec<String>) {
 }
 
 /// A command as Redis itself describes it.
-struct Described {
-    name: String,
-    flags: HashSet<String>,
+pub(super) struct Described {
+    pub(super) name: String,
+    /// How many words it has, its name included; at least so many if it is below zero.
+    pub(super) arity: i64,
+    pub(super) flags: HashSet<String>,
     categories: HashSet<String>,
-    first: i64,
-    last: i64,
-    step: i64,
+    pub(super) first: i64,
+    pub(super) last: i64,
+    pub(super) step: i64,
+    /// Everything that is said of its keys.
+    pub(super) key_flags: HashSet<String>,
     /// True if its keys are channels.
-    not_keys: bool,
+    pub(super) not_keys: bool,
 }
 
 fn words(frame: &OwnedFrame) -> HashSet<String> {
@@ -43,26 +47,31 @@ fn words(frame: &OwnedFrame) -> HashSet<String> {
     words.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
 }
 
-fn mentions(frame: &OwnedFrame, word: &str) -> bool {
+/// All words in a tree.
+fn all_words(frame: &OwnedFrame, to: &mut HashSet<String>) {
     match frame {
-        OwnedFrame::Array(parts) => parts.iter().any(|part| mentions(part, word)),
-        other => other.as_str() == Some(word),
+        OwnedFrame::Array(parts) => parts.iter().for_each(|part| all_words(part, to)),
+        other => to.extend(other.as_str().map(str::to_owned)),
     }
 }
 
-fn describe(frame: &OwnedFrame, to: &mut Vec<Described>) {
+pub(super) fn describe(frame: &OwnedFrame, to: &mut Vec<Described>) {
     let OwnedFrame::Array(parts) = frame else { panic!("not a command: {frame:?}") };
     let number =
         |at: usize| if let OwnedFrame::Integer(number) = parts[at] { number } else { panic!("no number") };
     let name = parts[0].as_str().unwrap().to_owned();
+    let mut key_flags = HashSet::new();
+    all_words(&parts[8], &mut key_flags);
     to.push(Described {
         name,
+        arity: number(1),
         flags: words(&parts[2]),
         categories: words(&parts[6]),
         first: number(3),
         last: number(4),
         step: number(5),
-        not_keys: mentions(&parts[8], "not_key"),
+        not_keys: key_flags.contains("not_key"),
+        key_flags,
     });
     if let OwnedFrame::Array(subcommands) = &parts[9] {
         subcommands.iter().for_each(|frame| describe(frame, to));

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use gate_tests::proxy::Listening;
@@ -265,5 +266,31 @@ fn a_scan_goes_on_over_a_failover_and_misses_no_key() -> Result<()> {
     }
     let missed = keys.iter().filter(|key| !found.contains(*key)).count();
     ensure!(missed == 0, "{missed} keys are missing");
+    Ok(())
+}
+
+#[test]
+fn work_at_one_node_is_no_patience_with_another() -> Result<()> {
+    let site = Site::new("store_timeout = \"500ms\"\nslow_timeout = \"60s\"\nhot_keys.cache = \"off\"\n")?;
+    let keys = site.keys();
+    let mut clients = [site.client()?, site.client()?];
+    for (client, key) in clients.iter_mut().zip(&keys) {
+        wait_until("it is not served", || Ok(client.ask(&format!("GET {key}"))? == "$-1\r\n"))?;
+    }
+    site.cluster.nodes[0].stall()?;
+    site.cluster.nodes[1].stall()?;
+    let [short, slow] = &mut clients;
+    slow.send(&[format!("RENAME {0} {0}", keys[1])])?;
+    // One that may free what a key held has no patience where others' requests wait for the same permits.
+    short.send(&[format!("SET {} x", keys[0])])?;
+    let asked = Instant::now();
+    let said = short.reply()?;
+    ensure!(said.ends_with(" reason=store-down\r\n"), "{said}");
+    ensure!(asked.elapsed() < Duration::from_secs(20), "it took {:?}", asked.elapsed());
+    for node in &site.cluster.nodes[..2] {
+        node.signal(Signal::SIGCONT)?;
+    }
+    let said = slow.reply()?;
+    ensure!(said == "-ERR no such key\r\n", "{said}");
     Ok(())
 }

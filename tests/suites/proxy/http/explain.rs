@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use gate_tests::http_server::{HttpServer, whole};
 use gate_tests::nginx::Nginx;
 use gate_tests::proxy::{Listening, address};
@@ -135,6 +135,21 @@ fn an_explanation_has_rule_price_and_faults_of_words() -> Result<()> {
     }
     let user = explain(&gate, ["--source=127.0.0.8", "--user=a"], &["GET", "/"])?.err().unwrap_or_default();
     ensure!(user.contains("knows no users"), "{user}");
+    Ok(())
+}
+
+#[test]
+fn what_has_been_set_is_explained_before_any_request() -> Result<()> {
+    let store = Nginx::start(&[])?;
+    let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, SERVICE, TENANTS)?;
+    // What was known from the question before is known no longer.
+    let by_tenant = ["--tenant", "poor"];
+    for (client, quota) in [(by_tenant, 20.0), (by_tenant, 30.0), (["--source", "127.0.0.5"], 40.0)] {
+        gate.json(&["set", "tenant.poor.quota", &format!("{quota} RU/s")])?;
+        let explained = explain(&gate, client, &["GET", "/echo"])?.map_err(Error::msg)?;
+        let found = explained["buckets"][0]["per_s"].as_f64();
+        ensure!(found.is_some_and(|found| (found - quota).abs() < 0.1), "{explained}");
+    }
     Ok(())
 }
 

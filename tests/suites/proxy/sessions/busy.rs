@@ -1,5 +1,6 @@
-//! One command that goes through a large key, of one tenant: the others wait, and are answered.
+//! One command that goes through a large key, or frees one, of one tenant: the others wait, and are answered.
 
+use std::cell::Cell;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use nix::sys::signal::Signal;
 
 use super::EVERYONE;
 
-/// Commands that may take a Redis long, each of another kind. Their keys are filled when the test is long.
-const COMMANDS: [&str; 15] = [
+/// Commands that go through what a key holds, each of another kind. Their keys are filled when the test is long.
+const WALKS: [&str; 13] = [
     "LPOS list none",
     "LRANGE list 0 -1",
     "LREM list 0 none",
@@ -25,6 +26,21 @@ const COMMANDS: [&str; 15] = [
     "KEYS *",
     "EVAL \"for i = 1, 3e6 do redis.call('get', 'none') end\" 0",
     "MEMORY USAGE set SAMPLES 0",
+];
+/// Commands that free what a key holds, likewise. `a` is another key.
+const FREES: [&str; 14] = [
+    "SET set x",
+    "MSET sorted x b x",
+    "SETEX list 100 x",
+    "EXPIRE set -1",
+    "PEXPIREAT hash 1",
+    "RENAME a set",
+    "COPY a set REPLACE",
+    "SUNIONSTORE set none",
+    "ZRANGESTORE sorted none 0 1",
+    "LTRIM list 1 0",
+    "ZREMRANGEBYSCORE sorted -inf +inf",
+    "XADD stream MAXLEN 0 * f v",
     "DEL hash",
     "FLUSHALL",
 ];
@@ -37,8 +53,8 @@ fn fill(store: &Listening, count: u32) -> Result<()> {
         let last = count.min(first + PART as u32);
         let script = format!(
             "EVAL \"for i = {first} + 1, {last} do redis.call('rpush', 'list', i) redis.call('sadd', 'set', i) \
-             redis.call('hset', 'hash', i, i) redis.call('zadd', 'sorted', i, i) end \
-             redis.call('setrange', 'string', 100 * {last}, 'x') return 7\" 0\r\n"
+             redis.call('hset', 'hash', i, i) redis.call('zadd', 'sorted', i, i) \
+             redis.call('xadd', 'stream', '*', 'f', i) end redis.call('setrange', 'string', 100 * {last}, 'x') return 7\" 0\r\n"
         );
         store.ask(script.as_bytes(), b":7\r\n")?;
     }
@@ -48,27 +64,35 @@ fn fill(store: &Listening, count: u32) -> Result<()> {
 /// So many elements are made at once.
 const PART: usize = 50_000;
 
-#[test]
-fn a_command_over_a_large_key_costs_no_other_its_answer() -> Result<()> {
+fn is_long() -> bool {
+    std::env::var_os("GATE_LONG").is_some()
+}
+
+/// One client asks for each command, and others for something short behind it. `prepare` fills the store's keys first.
+fn others_are_answered(commands: &[&str], prepare: impl Fn(&Listening) -> Result<()>) -> Result<()> {
     let store = Listening::redis()?;
-    let is_long = std::env::var_os("GATE_LONG").is_some();
-    fill(&store, if is_long { 1_000_000 } else { 10 })?;
     let gate = Listening::gate_with("threads = \"2\"", "resp", store.address, SERVICE, EVERYONE)?;
-    let mut others = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
-    for command in COMMANDS {
+    for command in commands {
+        prepare(&store)?;
+        let mut others = (0..4).map(|_| gate.connect()).collect::<Result<Vec<_>>>()?;
         let mut client = gate.connect()?;
-        client.write_all(b"ECHO begin\r\n")?;
-        read_until(&mut client, b"begin\r\n")?;
-        if !is_long {
+        // The store is filled past gate, which may have missed an answer meanwhile.
+        for client in others.iter_mut().chain([&mut client]) {
+            wait_until("it is not served", || {
+                client.write_all(b"PING\r\n")?;
+                Ok(read_until(client, b"\r\n")? == b"+PONG\r\n")
+            })?;
+        }
+        if !is_long() {
             store.stall()?;
         }
         client.write_all(format!("{command}\r\nECHO the-end\r\n").as_bytes())?;
         for (number, other) in others.iter_mut().enumerate() {
             // One of them needs a connection of its own, and one a new identity.
-            let request = ["INCR n\r\n", "GET a\r\n", "SELECT 3\r\n", "WATCH a\r\n"][number];
+            let request = ["INCR n\r\n", "GET b\r\n", "SELECT 3\r\n", "WATCH b\r\n"][number];
             other.write_all(request.as_bytes())?;
         }
-        if !is_long {
+        if !is_long() {
             let stalled = Instant::now();
             wait_until("time passes", || Ok(stalled.elapsed() > SILENCE))?;
             store.signal(Signal::SIGCONT)?;
@@ -81,4 +105,23 @@ fn a_command_over_a_large_key_costs_no_other_its_answer() -> Result<()> {
         ensure!(!said.starts_with(b"-"), "{command}: {}", String::from_utf8_lossy(&said));
     }
     Ok(())
+}
+
+#[test]
+fn a_walk_over_a_large_key_costs_no_other_its_answer() -> Result<()> {
+    let is_filled = Cell::new(false);
+    others_are_answered(&WALKS, |store| {
+        if !is_filled.replace(true) {
+            fill(store, if is_long() { 1_000_000 } else { 10 })?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn the_freeing_of_a_large_key_costs_no_other_its_answer() -> Result<()> {
+    others_are_answered(&FREES, |store| {
+        store.ask(b"FLUSHALL ASYNC\r\nSET a x\r\nSET b x\r\nDEL n\r\n", b"+OK\r\n+OK\r\n+OK\r\n:0\r\n")?;
+        fill(store, if is_long() { 1_000_000 } else { 10 })
+    })
 }

@@ -16,8 +16,9 @@ use super::EVERYONE;
 /// Where a test's writes may be: key and database.
 type Place = (String, u32);
 
-/// Users that may write keys which begin with their own letter; `default` may write all.
-const USERS: [(&str, &str); 2] = [("alice", "a"), ("bob", "b")];
+/// Users that may write keys which begin with their own letter; `default` may write all. What is taken from one is an error of the
+/// store's to what changes its session.
+const USERS: [(&str, &str, &str); 2] = [("alice", "a", ""), ("bob", "b", "-select")];
 const DATABASES: u32 = 4;
 const HELLOS: [&str; 9] = [
     "HELLO 3",
@@ -34,14 +35,40 @@ const HELLOS: [&str; 9] = [
 const BATCHES: usize = 60;
 const LONG: usize = 3_000;
 const CLIENTS: usize = 3;
+/// The connections of a store that is full: some of gate's shared ones, and a few for one client.
+const FEW: usize = 14;
 
 fn store_with_users() -> Result<Listening> {
     let store = Listening::redis()?;
-    for (user, letter) in USERS {
-        let rule = format!("ACL SETUSER {user} on >{user} %R~* %W~{letter}:* &* +@all -flushall\r\n");
+    for (user, letter, taken) in USERS {
+        let rule = format!("ACL SETUSER {user} on >{user} %R~* %W~{letter}:* &* +@all -flushall {taken}\r\n");
         store.ask(rule.as_bytes(), b"+OK\r\n")?;
     }
     Ok(store)
+}
+
+/// Faults that happen meanwhile.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    quota: &'static str,
+    /// The store closes all connections now and then.
+    kills: bool,
+    /// The store takes no more connections than it has at first.
+    is_full: bool,
+}
+
+const TROUBLES: [Trouble; 4] = [
+    Trouble { quota: "1500 RU/s", kills: false, is_full: false },
+    Trouble { quota: "unlimited", kills: true, is_full: false },
+    Trouble { quota: "1500 RU/s", kills: true, is_full: false },
+    Trouble { quota: "unlimited", kills: false, is_full: true },
+];
+
+/// How many requests had another reply than from the store itself, and how many had none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    refused: usize,
+    lost: usize,
 }
 
 /// Requests of one client, and whether it sends them one by one.
@@ -146,12 +173,28 @@ fn places(store: &Listening) -> Result<Vec<Place>> {
 /// The end of a client whose login the store takes, and then fails.
 const CLOSED: &str = "-ERR gate takes a login ";
 
-/// True if gate may answer this where the store itself answers `direct`.
-fn is_allowed(direct: &str, through: &str) -> bool {
-    let refusals =
-        ["-THROTTLED ", "-UNAVAILABLE ", "-UNCERTAIN ", "-OVERLOADED ", "-DENIED ", "-EXECABORT ", CLOSED];
+/// The replies that gate may give in place of the store's.
+const REFUSALS: [&str; 9] = [
+    "-THROTTLED ",
+    "-UNAVAILABLE ",
+    "-UNCERTAIN ",
+    "-OVERLOADED ",
+    "-DENIED ",
+    "-EXECABORT ",
+    CLOSED,
     // A transaction that is refused on a dedicated connection is made of these.
-    let instead = ["-ERR unknown command 'DENIED ", "-ERR unknown command 'EXECABORT "];
+    "-ERR unknown command 'DENIED ",
+    "-ERR unknown command 'EXECABORT ",
+];
+/// Likewise, of a store that takes no more connections.
+const FULL: &str = "-ERR max number of clients reached\r\n";
+
+fn is_refusal(reply: &str, trouble: Trouble) -> bool {
+    REFUSALS.iter().any(|refusal| reply.starts_with(refusal)) || trouble.is_full && reply == FULL
+}
+
+/// True if two replies say the same.
+fn is_same(direct: &str, through: &str) -> bool {
     // The number of the connection is another one.
     let is_hello = |reply: &str| reply.contains("\r\nproto\r\n");
     let version = |reply: &str| reply.split("\r\nproto\r\n").nth(1).map(|rest| rest[..2].to_owned());
@@ -163,7 +206,6 @@ fn is_allowed(direct: &str, through: &str) -> bool {
             .collect::<Vec<_>>()
     };
     numberless(direct) == numberless(through)
-        || refusals.iter().chain(&instead).any(|refusal| through.starts_with(refusal))
         || is_hello(direct) && is_hello(through) && version(direct) == version(through)
 }
 
@@ -183,18 +225,20 @@ fn nothing_runs_in_a_session_that_the_store_would_not_have() -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
     let seed = std::env::var("GATE_SEED").map_or(Ok(now), |seed| seed.parse())?;
     println!("GATE_SEED={seed}");
-    for (quota, kills) in [("1500 RU/s", false), ("unlimited", true), ("1500 RU/s", true)] {
-        runs_where_the_store_would_have(seed, quota, kills)
-            .with_context(|| format!("GATE_SEED={seed}, {quota}"))?;
+    for trouble in TROUBLES {
+        let outcome = try_with(seed, trouble).with_context(|| format!("GATE_SEED={seed}, {trouble:?}"))?;
+        println!("{trouble:?}: {outcome:?}");
+        ensure!(outcome.refused > 0, "{trouble:?} refuses nothing");
+        ensure!(outcome.lost > 0 || !trouble.kills, "{trouble:?} costs nothing");
     }
     Ok(())
 }
 
-fn runs_where_the_store_would_have(seed: u64, quota: &str, kills: bool) -> Result<()> {
+fn try_with(seed: u64, trouble: Trouble) -> Result<Outcome> {
     let direct = store_with_users()?;
     let behind = store_with_users()?;
-    let tenant = format!("{}\nburst = \"30ms\"", EVERYONE.replace("unlimited", quota));
-    let tenant = if quota == "unlimited" { EVERYONE.to_owned() } else { tenant };
+    let tenant = format!("{}\nburst = \"30ms\"", EVERYONE.replace("unlimited", trouble.quota));
+    let tenant = if trouble.quota == "unlimited" { EVERYONE.to_owned() } else { tenant };
     let gate = Listening::gate("resp", behind.address, "max_dedicated = \"2\"", &tenant)?;
     let addresses = [direct.address, behind.address, gate.address];
     let stop = AtomicBool::new(false);
@@ -202,37 +246,73 @@ fn runs_where_the_store_would_have(seed: u64, quota: &str, kills: bool) -> Resul
     let mut number = 0;
     let count = if std::env::var_os("GATE_LONG").is_some() { LONG } else { BATCHES };
     let batches: Vec<_> = (0..count).map(|_| batch(&mut rng, &mut number)).collect();
-    thread::scope(|scope| -> Result<()> {
-        let killer = kills.then(|| scope.spawn(|| kill_connections(addresses[1], &stop, Rng::new(seed + 1))));
-        let compared = batches.chunks(CLIENTS).try_for_each(|batches| {
+    let mut admin = behind.connect()?;
+    let mut set_most = |most: usize| {
+        admin.write_all(format!("CONFIG SET maxclients {most}\r\n").as_bytes())?;
+        read_until(&mut admin, b"+OK\r\n")
+    };
+    if trouble.is_full {
+        gate.ask(b"PING\r\n", b"+PONG\r\n")?;
+        set_most(FEW)?;
+    }
+    let outcome = thread::scope(|scope| -> Result<Outcome> {
+        let killer =
+            trouble.kills.then(|| scope.spawn(|| kill_connections(addresses[1], &stop, Rng::new(seed + 1))));
+        let compared = batches.chunks(CLIENTS).try_fold(Outcome::default(), |sum, batches| {
             let clients: Vec<_> = batches
                 .iter()
-                .map(|batch| scope.spawn(|| compare(addresses[0], addresses[2], batch)))
+                .map(|batch| scope.spawn(move || compare(addresses[0], addresses[2], batch, trouble)))
                 .collect();
-            clients.into_iter().try_for_each(|client| client.join().expect("it does not panic"))
+            clients.into_iter().try_fold(sum, |sum, client| {
+                let Outcome { refused, lost } = client.join().expect("it does not panic")?;
+                Ok(Outcome { refused: sum.refused + refused, lost: sum.lost + lost })
+            })
         });
         stop.store(true, Ordering::Relaxed);
         killer.map_or(Ok(()), |killer| killer.join().expect("it does not panic"))?;
         compared
     })?;
+    if trouble.is_full {
+        set_most(10_000)?;
+    }
     let expected: HashMap<_, _> = places(&direct)?.into_iter().collect();
     for (key, database) in places(&behind)? {
         let direct = expected.get(&key);
         ensure!(direct == Some(&database), "{key} is in database {database}, and should be in {direct:?}");
     }
-    Ok(())
+    Ok(outcome)
 }
 
-/// Sends a batch to a store and through gate, whose replies must be the store's, or refusals, or too few.
-fn compare(direct: SocketAddr, gate: SocketAddr, batch: &Batch) -> Result<()> {
+/// True if a refusal may be the beginning of the end of a connection: a change of its session that did not happen.
+fn ends(request: &str, reply: &str, trouble: Trouble) -> bool {
+    let is_of_session = !["SET ", "HGETALL ", "ACL "].iter().any(|other| request.starts_with(other));
+    is_of_session && is_refusal(reply, trouble)
+}
+
+/// Sends a batch to a store and through gate, whose replies must be the store's or refusals. There are as many unless the connection has
+/// ended: behind a reply that says so, or since the store has closed its own.
+fn compare(direct: SocketAddr, gate: SocketAddr, batch: &Batch, trouble: Trouble) -> Result<Outcome> {
     let directly = replies(direct, batch)?;
     let through = replies(gate, batch)?;
-    for ((request, directly), through) in batch.requests.iter().zip(&directly).zip(&through) {
-        ensure!(
-            is_allowed(directly, through),
-            "{request}: {directly:?}, through gate {through:?}\n{:#?}",
-            batch.requests
-        );
+    let requests: Vec<_> = batch.requests.iter().map(String::as_str).chain(["RESET", "QUIT"]).collect();
+    let said = || format!("{directly:#?}, through gate {through:#?}\n{requests:#?}");
+    ensure!(directly.len() == requests.len(), "the store has left something out: {}", said());
+    ensure!(through.len() <= requests.len(), "there are too many: {}", said());
+    let lost = requests.len() - through.len();
+    let mut answered = requests.iter().zip(&through);
+    let is_told = through.last().is_some_and(|last| is_refusal(last, trouble));
+    let may_end = trouble.kills || is_told && answered.any(|(request, reply)| ends(request, reply, trouble));
+    ensure!(lost == 0 || may_end, "{lost} are missing: {}", said());
+    let mut refused = 0;
+    for ((request, directly), through) in requests.iter().zip(&directly).zip(&through) {
+        if !is_same(directly, through) {
+            ensure!(
+                is_refusal(through, trouble),
+                "{request}: {directly:?}, through gate {through:?}\n{}",
+                said()
+            );
+            refused += 1;
+        }
     }
-    Ok(())
+    Ok(Outcome { refused, lost })
 }

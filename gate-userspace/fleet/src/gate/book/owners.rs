@@ -8,6 +8,7 @@ use super::{Book, Changes, KnownOwner, Line};
 use crate::gate::grant::scaled;
 use crate::gate::link::Link;
 use crate::rendezvous::owner_of;
+use crate::wire::Introduction;
 use gate_limits::Name;
 
 impl Book {
@@ -99,6 +100,12 @@ impl Book {
 }
 
 impl Line {
+    /// The words by which an owner hears of the name. One that took the bucket for full, where the last owner held gates back, would have
+    /// each of them give out the whole limit until they have reported what that came to.
+    pub(super) fn introduction(&self, now: Nanos) -> Introduction {
+        Introduction { held_back: self.answer.limited.is_some(), ..self.debt.introduction(&self.name, now) }
+    }
+
     /// Of what was counted since the last report, what was charged before the owner was lost is owed, as of that report. Of the rest, which no
     /// owner was there for, only one interval's worth is left: by that the next owner knows how much is asked for.
     fn add_debt_until_loss(

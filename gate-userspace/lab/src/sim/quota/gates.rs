@@ -3,19 +3,21 @@
 //! Most gates report to the owner once in an interval, at moments spread evenly over the gates, and are told what to do until
 //! their next report. Those of the schemes that were rejected ask it, or tell it, within a request.
 
-use gate_common::token_bucket::{Limits, Take, at_another_rate, debt_ns, settle, take};
+use gate_common::token_bucket::{Take, take_time};
 use gate_common::units::{MilliRu, NANOS_PER_SEC, Nanos};
 
+use super::fleet::Fleet;
 use super::{Algorithm, Setup};
+use gate_limits::Limits;
 use gate_policy::fixed_window::FixedWindow;
-use gate_policy::fleet_share::{FleetShares, LONGEST_DEBT, Share, Used};
-use gate_policy::rate::Rate;
 use gate_policy::rejection_rate::{Rejection, RejectionRate};
 
 /// The gates and the owner.
 pub(super) struct Gates {
     gates: Vec<Gate>,
     owner: Owner,
+    /// The gates and the owner of [`Algorithm::Shares`].
+    fleet: Option<Fleet>,
     setup: Setup,
     /// Time between two reports of any gates.
     step: u64,
@@ -47,6 +49,7 @@ impl Gates {
         Self {
             gates: (0..setup.gates).map(|_| gate()).collect(),
             owner: Owner::new(setup),
+            fleet: (setup.algorithm == Algorithm::Shares).then(|| Fleet::new(setup)),
             setup: *setup,
             step: setup.report_interval.0 / u64::from(setup.gates),
             reports: 0,
@@ -56,6 +59,9 @@ impl Gates {
 
     /// True if a request passes at a gate.
     pub(super) fn admit(&mut self, now: Nanos, gate: usize, draw: u16) -> bool {
+        if let Some(fleet) = &mut self.fleet {
+            return fleet.admit(now, gate);
+        }
         match self.setup.algorithm {
             Algorithm::RemoteCall => self.ask(now),
             Algorithm::PrefetchedTokens => self.admit_by_fetched(now, gate),
@@ -87,9 +93,9 @@ impl Gates {
             }
             let number = (self.reports % count) as usize;
             let gate = &mut self.gates[number];
-            self.owner.report(at, interval, number as u32, gate.offered, gate.admitted);
+            self.owner.report(at, interval, gate.offered, gate.admitted);
             (gate.offered, gate.admitted) = (0, 0);
-            gate.take_answer(at, self.owner.answer(number as u32, at), &self.setup);
+            gate.rejection = self.owner.rejection(at);
             self.reports += 1;
         }
     }
@@ -103,7 +109,7 @@ impl Gates {
     /// Gives out a token that has been fetched; without one, fetches as many as there are, up to [`FETCHED`] of the limit.
     fn admit_by_fetched(&mut self, now: Nanos, gate: usize) -> bool {
         if self.gates[gate].fetched == 0 {
-            let most = (self.setup.limit * FETCHED.0 / NANOS_PER_SEC).max(1);
+            let most = (self.setup.limit * FETCHED.0 / self.setup.per.0).max(1);
             self.waited = self.waited.saturating_add(ROUND_TRIP);
             let bucket = self.owner.bucket();
             self.gates[gate].fetched = (0..most).take_while(|_| bucket.take(now)).count() as u64;
@@ -119,7 +125,7 @@ impl Gates {
         let gate = &mut self.gates[gate];
         let admits = gate.admit(now, 0, self.setup.local_bucket);
         if admits && draw.is_multiple_of(SAMPLED) {
-            self.owner.report(now, Nanos::ZERO, 0, 0, SAMPLED.into());
+            self.owner.report(now, Nanos::ZERO, 0, SAMPLED.into());
             let rejection = self.owner.rejection(now);
             self.gates.iter_mut().for_each(|gate| gate.rejection = rejection);
         }
@@ -134,18 +140,6 @@ impl Gate {
         self.admitted += u64::from(admits);
         admits
     }
-
-    fn take_answer(&mut self, now: Nanos, answer: Answer, setup: &Setup) {
-        match answer {
-            Answer::Rejection(rejection) => self.rejection = rejection,
-            Answer::Share(Share::Whole) => self.bucket.change(now, Bucket::new(setup).limits),
-            Answer::Share(Share::Part { reject_until, rate, burst }) => {
-                let per_sec = (rate.nano() / 1_000_000).max(1);
-                self.rejection = Rejection::all_until(reject_until);
-                self.bucket.change(now, Limits::new(per_sec, burst * NANOS_PER_SEC / per_sec));
-            }
-        }
-    }
 }
 
 /// A token bucket that every request is charged to.
@@ -156,22 +150,34 @@ pub(super) struct Bucket {
 
 impl Bucket {
     pub(super) fn new(setup: &Setup) -> Self {
-        Self { tat: 0, limits: Limits::new(setup.limit * u64::from(COST.0), setup.burst.0) }
+        Self { tat: 0, limits: Limits { max_debt_ns: 0, ..setup.limits() } }
     }
 
     pub(super) fn take(&mut self, now: Nanos) -> bool {
-        // The clock starts a second in, so that the bucket is full.
-        let Take::Admit { tat } = take(self.tat, now.0 + NANOS_PER_SEC, COST.0, &self.limits) else {
+        let Limits { rate, burst_ns, max_debt_ns, .. } = self.limits;
+        let time = rate.time_for(COST.0.into());
+        let Take::Admit { tat } = take_time(self.tat, since_full(now), time, burst_ns, max_debt_ns) else {
             return false;
         };
         self.tat = tat;
         true
     }
 
-    fn change(&mut self, now: Nanos, limits: Limits) {
-        self.tat = at_another_rate(self.tat, now.0 + NANOS_PER_SEC, self.limits.rate, limits.rate);
-        self.limits = limits;
+    /// Charges what was used at some time, however large the debt.
+    fn settle(&mut self, then: u64, requests: u64) {
+        let cost = requests.saturating_mul(COST.0.into());
+        self.tat = self.tat.max(then).saturating_add(self.limits.rate.time_for(cost));
     }
+
+    /// The time until the debt is paid.
+    fn debt(&self, now: Nanos) -> Nanos {
+        Nanos(self.tat.saturating_sub(since_full(now).saturating_add(self.limits.burst_ns)))
+    }
+}
+
+/// The clock of buckets, which starts a second in.
+fn since_full(now: Nanos) -> u64 {
+    now.0 + NANOS_PER_SEC
 }
 
 /// The owner of the limit. It knows of requests only what gates tell it.
@@ -179,36 +185,22 @@ enum Owner {
     TokenBucket(Bucket),
     FixedWindow(FixedWindow),
     RejectionRate(RejectionRate),
-    Shares(FleetShares),
-}
-
-/// The answer to a report.
-enum Answer {
-    Rejection(Rejection),
-    Share(Share),
 }
 
 impl Owner {
     fn new(setup: &Setup) -> Self {
         let possible = "a possible setup";
         match setup.algorithm {
-            Algorithm::TokenBucket | Algorithm::Sampling => {
-                let mut bucket = Bucket::new(setup);
-                // Every admitted request is charged, however large the debt.
-                bucket.limits.max_debt_ns = u64::MAX;
-                Self::TokenBucket(bucket)
-            }
-            Algorithm::RemoteCall | Algorithm::PrefetchedTokens => Self::TokenBucket(Bucket::new(setup)),
+            Algorithm::TokenBucket
+            | Algorithm::Sampling
+            | Algorithm::RemoteCall
+            | Algorithm::PrefetchedTokens
+            | Algorithm::Shares => Self::TokenBucket(Bucket::new(setup)),
             Algorithm::FixedWindow => {
-                Self::FixedWindow(FixedWindow::new(setup.limit, Nanos::from_secs(1)).expect(possible))
+                Self::FixedWindow(FixedWindow::new(setup.limit, setup.per).expect(possible))
             }
             Algorithm::RejectionRate => {
                 Self::RejectionRate(RejectionRate::new(setup.limit, setup.report_interval).expect(possible))
-            }
-            Algorithm::Shares => {
-                // As of a limit that forgives nothing: whatever gates gave out too much is paid back.
-                let per_sec = setup.limit * u64::from(COST.0);
-                Self::Shares(FleetShares::new(Rate::per_sec(per_sec), setup.burst, LONGEST_DEBT))
             }
         }
     }
@@ -222,44 +214,26 @@ impl Owner {
     }
 
     /// Takes in what a gate did in the `interval` that ends now.
-    fn report(&mut self, now: Nanos, interval: Nanos, gate: u32, offered: u64, admitted: u64) {
+    fn report(&mut self, now: Nanos, interval: Nanos, offered: u64, admitted: u64) {
         match self {
-            Self::TokenBucket(Bucket { tat, limits }) => {
+            Self::TokenBucket(bucket) => {
                 // Used since the last report, so charged as of then: what has refilled since is there.
-                let then = now.0 + NANOS_PER_SEC - interval.0.min(NANOS_PER_SEC);
-                for _ in 0..admitted {
-                    *tat = settle(*tat, then, COST.0, limits);
-                }
+                let then = since_full(now) - interval.0.min(NANOS_PER_SEC);
+                bucket.settle(then, admitted);
             }
             Self::FixedWindow(window) => window.charge(now, admitted),
             Self::RejectionRate(rate) => rate.offered(now, offered),
-            Self::Shares(shares) => {
-                let cost = u64::from(COST.0);
-                let refused = (offered - admitted) * cost;
-                shares.report(gate, now, Used { within: interval, charged: admitted * cost, refused });
-            }
-        }
-    }
-
-    /// The answer to a gate that has just reported.
-    fn answer(&mut self, gate: u32, now: Nanos) -> Answer {
-        match self {
-            Self::Shares(shares) => Answer::Share(shares.share(gate, now)),
-            _ => Answer::Rejection(self.rejection(now)),
         }
     }
 
     fn rejection(&self, now: Nanos) -> Rejection {
         match self {
-            Self::TokenBucket(Bucket { tat, limits }) => {
-                match debt_ns(*tat, now.0 + NANOS_PER_SEC, limits.burst_ns) {
-                    0 => Rejection::NONE,
-                    debt => Rejection::all_until(now.saturating_add(Nanos(debt))),
-                }
-            }
+            Self::TokenBucket(bucket) => match bucket.debt(now) {
+                Nanos::ZERO => Rejection::NONE,
+                debt => Rejection::all_until(now.saturating_add(debt)),
+            },
             Self::FixedWindow(window) => window.rejection(now),
             Self::RejectionRate(rate) => rate.rejection(now),
-            Self::Shares(_) => Rejection::NONE,
         }
     }
 }

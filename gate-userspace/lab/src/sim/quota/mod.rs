@@ -9,15 +9,18 @@
 //! request, on the very same arrivals.
 
 mod arrivals;
+mod fleet;
 mod gates;
 mod tenant;
 
-use gate_common::units::Nanos;
+use gate_common::units::{MilliRu, Nanos};
+use gate_limits::Limits;
 use serde::Serialize;
 
 pub use self::arrivals::Pattern;
 use super::parallel::{self, Progress};
 use gate_policy::range::{OutOfRange, ensure};
+use gate_policy::rate::Rate;
 
 /// How a limit is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +32,7 @@ pub enum Algorithm {
     FixedWindow,
     /// The share of the last interval's requests that was too much is refused.
     RejectionRate,
-    /// Each gate gets a part of the limit, and debts are paid back ([`gate_policy::fleet_share`]).
+    /// Each gate gets a part of the limit, and debts are paid back: the code that gates and owners run ([`gate_fleet`]).
     Shares,
     /// Every request asks the shared counter, and waits.
     RemoteCall,
@@ -71,8 +74,10 @@ impl Algorithm {
 pub struct Setup {
     /// How the limit is kept.
     pub algorithm: Algorithm,
-    /// Each tenant's limit, in requests a second. From 1 to 1,000,000.
+    /// Each tenant's limit, in requests in the time `per`. From 1 to 1,000,000.
     pub limit: u64,
+    /// The time of `limit`. From a second, and for a rejection rate no more, to an hour.
+    pub per: Nanos,
     /// A tenant's average offered load, in requests a second. From 1 to 1,000,000.
     pub offered: u64,
     /// Time between two reports of a gate. From 1 ms to a minute.
@@ -86,7 +91,7 @@ pub struct Setup {
     /// Exponent of Zipf's law, by which tenants share what is offered under [`Pattern::Zipf`]. From 0
     /// to 3.
     pub skew: f64,
-    /// The burst of a bucket, in time. From 1 ms to a minute.
+    /// The burst of a bucket, in time. From 1 ms to an hour.
     pub burst: Nanos,
     /// True if each gate also has a local bucket.
     pub local_bucket: bool,
@@ -105,6 +110,7 @@ impl Default for Setup {
         Self {
             algorithm: Algorithm::TokenBucket,
             limit: 1_000,
+            per: Nanos::from_secs(1),
             offered: 3_000,
             report_interval: Nanos::from_millis(100),
             gates: 1,
@@ -135,12 +141,23 @@ pub struct Report {
     pub admitted: u64,
     /// Requests that passed the exact shared counter.
     pub exact_admitted: u64,
+    /// The most requests of any tenant that passed within a second, and within 10 seconds.
+    pub most_within: MostWithin,
     /// Above the limit, in percent of it.
     pub above_limit_percent: Above,
     /// Below the exact shared counter, in percent of the limit.
     pub below_exact_percent: Below,
     /// The time that a request waited for the shared counter on average, in microseconds, if a question takes 500.
     pub added_latency_us: f64,
+}
+
+/// The most requests of any tenant that passed within a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MostWithin {
+    /// Any second.
+    pub second: u64,
+    /// Any 10 seconds.
+    pub ten_seconds: u64,
 }
 
 /// The most that any tenant got above its limit, in percent of the limit. Zero if it stayed below.
@@ -184,25 +201,40 @@ impl Setup {
     pub fn check(&self) -> Result<(), OutOfRange> {
         let within = |time: Nanos, least: Nanos, most: Nanos| (least..=most).contains(&time);
         let millisecond = Nanos::from_millis(1);
-        let minute = Nanos::from_secs(60);
+        let [second, minute, hour] = [1, 60, 3_600].map(Nanos::from_secs);
         let rate = "from 1 to 1000000 requests a second";
-        ensure((1..=1_000_000).contains(&self.limit), "limit", self.limit, rate)?;
+        ensure((1..=1_000_000).contains(&self.limit), "limit", self.limit, "from 1 to 1000000 requests")?;
+        let is_per_second = self.per == second || self.algorithm != Algorithm::RejectionRate;
+        ensure(
+            is_per_second && within(self.per, second, hour),
+            "per",
+            self.per,
+            "1s, or up to 1h but of a rejection rate",
+        )?;
         ensure((1..=1_000_000).contains(&self.offered), "offered", self.offered, rate)?;
         let reports = within(self.report_interval, millisecond, minute);
         ensure(reports, "report_interval", self.report_interval, "from 1ms to 60s")?;
         ensure((1..=1_000).contains(&self.gates), "gates", self.gates, "from 1 to 1000")?;
         ensure((1..=10_000).contains(&self.tenants), "tenants", self.tenants, "from 1 to 10000")?;
         ensure((0.0..=3.0).contains(&self.skew), "skew", self.skew, "from 0 to 3")?;
-        ensure(within(self.burst, millisecond, minute), "burst", self.burst, "from 1ms to 60s")?;
+        ensure(within(self.burst, millisecond, hour), "burst", self.burst, "from 1ms to 1h")?;
         let lasts = within(self.length, Nanos::from_secs(10), Nanos::from_secs(86_400));
         ensure(lasts, "length", self.length, "from 10s to 24h")?;
         ensure(self.settling.0 <= self.length.0 / 2, "settling", self.settling, "at most half the length")?;
         let counts = self.algorithm != Algorithm::RejectionRate
             || u128::from(self.limit) * u128::from(self.report_interval.0) >= 1_000_000_000;
         ensure(counts, "report_interval", self.report_interval, "long enough for one request at the limit")?;
-        let one_fits = u128::from(self.limit) * u128::from(self.burst.0) >= 1_000_000_000;
+        let one_fits = u128::from(self.limit) * u128::from(self.burst.0) >= u128::from(self.per.0);
         ensure(one_fits, "burst", self.burst, "long enough for one request at the limit")?;
         ensure(self.requests() <= MAX_REQUESTS, "offered", self.offered, "at most 10^10 requests in all")
+    }
+
+    /// The limit as a bucket's, without debts.
+    fn limits(&self) -> Limits {
+        let rate = Rate::within(self.limit * u64::from(MilliRu::ONE_RU.0), self.per);
+        // The rate is rounded down: as much in the burst all the same.
+        let burst = u128::from(self.limit) * 1_000 * u128::from(self.burst.0) / u128::from(self.per.0);
+        Limits { rate, burst_ns: rate.time_for(burst as u64), max_debt_ns: 0, window: None }
     }
 
     /// Requests that will arrive, of all tenants, about.
@@ -258,12 +290,13 @@ impl Setup {
     }
 
     fn report(&self, outcomes: &[tenant::Outcome]) -> Report {
-        let limit = self.limit as f64;
+        let limit = self.limit as f64 * 1e9 / self.per.0 as f64;
         let seconds = self.length.0 as f64 / 1e9;
         let worst =
             |percent: &dyn Fn(&tenant::Outcome) -> f64| outcomes.iter().map(percent).fold(0.0, f64::max);
         let above = |units: u64, seconds: f64| (units as f64 / (limit * seconds) - 1.0) * 100.0;
         let sum = |units: fn(&tenant::Outcome) -> u64| outcomes.iter().map(units).sum::<u64>();
+        let most = |units: fn(&tenant::Outcome) -> u64| outcomes.iter().map(units).max().unwrap_or(0);
         Report {
             algorithm: self.algorithm,
             local_bucket: self.local_bucket,
@@ -271,6 +304,10 @@ impl Setup {
             requests: sum(|tenant| tenant.requests),
             admitted: sum(|tenant| tenant.admitted),
             exact_admitted: sum(|tenant| tenant.exact),
+            most_within: MostWithin {
+                second: most(|tenant| tenant.most_in_second),
+                ten_seconds: most(|tenant| tenant.most_in_10_seconds),
+            },
             above_limit_percent: Above {
                 worst_second: worst(&|tenant| above(tenant.most_in_second, 1.0)),
                 worst_10_seconds: worst(&|tenant| above(tenant.most_in_10_seconds, 10.0)),

@@ -84,10 +84,11 @@ fn fleets() -> impl Iterator<Item = Setup> {
         pattern,
         tenants: if pattern == Pattern::Zipf { 10 } else { 1 },
         settling: Nanos::from_secs(10),
+        length: Nanos::from_secs(if offered > 3_000 { 20 } else { 60 }),
         ..Setup::default()
     };
     [1, 8, 100].into_iter().flat_map(move |gates| {
-        [1_500, 3_000, 10_000, 30_000]
+        [1_500, 3_000, 30_000]
             .into_iter()
             .flat_map(move |offered| PATTERNS.into_iter().map(move |pattern| of(gates, offered, pattern)))
     })
@@ -100,7 +101,8 @@ fn shares_of_any_fleet_keep_the_limit_and_waste_little_of_it() {
         let above = report.above_limit_percent;
         let context = format!("{} gates, {}/s, {:?}: {report:?}", setup.gates, setup.offered, setup.pattern);
         assert!(above.worst_10_seconds <= 5.0, "{context}");
-        assert!(above.worst_second <= 20.0, "{context}");
+        // A burst of 100 ms, and what comes in between two ticks: an answer is in force from the next tick on.
+        assert!(above.worst_second <= 25.0, "{context}");
         if matches!(setup.pattern, Pattern::Steady | Pattern::Diurnal | Pattern::Zipf) {
             assert!(report.below_exact_percent.overall <= 5.0, "{context}");
         }
@@ -175,7 +177,7 @@ fn impossible_setups_are_refused() {
         (Setup { tenants: 0, ..good }, "tenants"),
         (Setup { skew: -0.1, ..good }, "skew"),
         (Setup { skew: f64::NAN, ..good }, "skew"),
-        (Setup { burst: Nanos::from_secs(61), ..good }, "burst"),
+        (Setup { burst: Nanos::from_secs(3_601), ..good }, "burst"),
         (Setup { burst: Nanos::from_millis(1), limit: 999, ..good }, "burst"),
         (Setup { length: Nanos::from_secs(9), ..good }, "length"),
         (Setup { settling: Nanos::from_secs(31), ..good }, "settling"),
@@ -211,4 +213,75 @@ fn what_was_not_taken_waits_wastes_or_overshoots() {
     assert_eq!((sampled.added_latency_us, shares.added_latency_us), (0.0, 0.0));
     let above = |report: &Report| report.above_limit_percent.worst_second;
     assert!(above(&sampled) > above(&shares) + 5.0, "{sampled:?} {shares:?}");
+}
+
+/// Small limits, of so many requests in a time, with their bursts.
+const SMALL: [(u64, Nanos, Nanos); 5] = [
+    (1, SECOND, SECOND),
+    (10, SECOND, Nanos::from_millis(100)),
+    (100, SECOND, Nanos::from_millis(100)),
+    (1_000, SECOND, Nanos::from_millis(100)),
+    (10, Nanos::from_secs(3_600), Nanos::from_secs(3_600)),
+];
+const SECOND: Nanos = Nanos::from_secs(1);
+
+/// The most that passes of a small limit within any second and any 10 seconds, of several patterns up to 30 times the limit.
+fn most_of_small((limit, per, burst): (u64, Nanos, Nanos), gates: u32, settling: Nanos) -> MostWithin {
+    let mut most = MostWithin::default();
+    for pattern in [Pattern::Steady, Pattern::Bursts, Pattern::Onoff] {
+        for times in [1, 3, 30] {
+            let offered = if per == SECOND { times * limit } else { times };
+            let setup = Setup { limit, per, burst, gates, settling, offered, pattern, ..Setup::default() };
+            let MostWithin { second, ten_seconds } =
+                run(Setup { algorithm: Algorithm::Shares, ..setup }).most_within;
+            most = MostWithin {
+                second: most.second.max(second),
+                ten_seconds: most.ten_seconds.max(ten_seconds),
+            };
+        }
+    }
+    most
+}
+
+/// The most that may pass of a limit in so many seconds, a part of it and so many requests beyond it.
+fn bound((limit, per, burst): (u64, Nanos, Nanos), seconds: u64, part: f64, more: u64) -> u64 {
+    let rate = limit as f64 * 1e9 / per.0 as f64;
+    let whole_burst = if burst > SECOND { rate * burst.0 as f64 / 1e9 } else { 0.0 };
+    ((rate * seconds as f64 + whole_burst) * (1.0 + part)) as u64 + more
+}
+
+#[test]
+fn one_gate_exceeds_a_small_limit_by_a_fifth_or_a_request() {
+    for small in SMALL {
+        let most = most_of_small(small, 1, Nanos::ZERO);
+        assert!(most.second <= bound(small, 1, 0.2, 1), "{small:?}: {most:?}");
+        assert!(most.ten_seconds <= bound(small, 10, 0.05, 1), "{small:?}: {most:?}");
+    }
+}
+
+#[test]
+fn many_gates_exceed_a_small_limit_by_a_request_of_each() {
+    for small in SMALL.into_iter().filter(|(limit, ..)| *limit <= 100) {
+        for gates in [10, 100] {
+            let most = most_of_small(small, gates, Nanos::from_secs(10));
+            let of_each = u64::from(gates);
+            assert!(most.second <= bound(small, 1, 0.2, of_each), "{small:?}, {gates} gates: {most:?}");
+            assert!(
+                most.ten_seconds <= bound(small, 10, 0.05, of_each),
+                "{small:?}, {gates} gates: {most:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn busy_gates_give_out_a_small_limit_in_turn() {
+    let [settling, burst] = [10_000, 100].map(Nanos::from_millis);
+    for (gates, most_over) in [(10, 5), (30, 10), (100, 10)] {
+        let algorithm = Algorithm::Shares;
+        let report =
+            run(Setup { algorithm, limit: 10, burst, gates, offered: 305, settling, ..Setup::default() });
+        assert!(report.most_within.second <= 10 + most_over, "{gates} gates: {report:?}");
+        assert!(report.most_within.ten_seconds <= 105, "{gates} gates: {report:?}");
+    }
 }

@@ -183,6 +183,27 @@ impl Command {
         self.spec().compared
     }
 
+    /// True if its work is bounded by its own request, whatever its keys hold; never of one that is not known. How many elements
+    /// a request names is [`crate::RequestMeta::rows`].
+    #[must_use]
+    #[inline]
+    pub const fn is_bounded(self) -> bool {
+        self.spec().bounded
+    }
+
+    /// Its number, by which [`Command::numbered`] finds it again.
+    #[must_use]
+    #[inline]
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The command with a number; of one that there is not, the unknown one.
+    #[must_use]
+    pub const fn numbered(number: u16) -> Self {
+        if (number as usize) < COUNT { Self(number) } else { Self::UNKNOWN }
+    }
+
     /// Its place among all of them; the unknown one is first.
     pub(super) const fn index(self) -> usize {
         self.0 as usize

@@ -19,6 +19,9 @@ pub(crate) struct Spec {
     pub(crate) may_store: bool,
     /// True if its answer says what its keys hold and nothing else: neither chance nor time has a part in it.
     pub(crate) pure: bool,
+    /// True if its work is bounded by its own request, whatever its keys hold: it neither goes through all of a key nor frees one. Of
+    /// any other, and of one that is not known, nobody can tell how long it keeps a store from everything else.
+    pub(crate) bounded: bool,
     /// True if a test has compared the row with what [`super::super::COMPARED_WITH`] says of the command.
     pub(crate) compared: bool,
 }
@@ -94,6 +97,7 @@ pub(super) const fn c(name: &'static str, class: Class, access: Access, keys: Ke
         parent: false,
         may_store: false,
         pure: false,
+        bounded: false,
         compared: true,
     }
 }
@@ -113,6 +117,12 @@ impl Spec {
 
     pub(super) const fn pure(self) -> Self {
         Self { pure: true, ..self }
+    }
+
+    /// A command whose work its own words bound: as many elements as it names, each found in logarithmic time or less, of
+    /// values that are strings of 512 MiB at most.
+    pub(super) const fn bounded(self) -> Self {
+        Self { bounded: true, ..self }
     }
 
     /// A command that the compared version does not know: the row is from the documentation.

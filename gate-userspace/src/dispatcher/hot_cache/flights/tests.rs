@@ -1,5 +1,6 @@
 use super::super::versions::{Marker, Versions};
 use super::*;
+use crate::policy::Tier;
 
 const READ: FlightKey<'_> = FlightKey { scope: 0, request: b"get key\r\n" };
 const DOWN: Refusal = Refusal::after(Reason::StoreDown, Nanos(7));
@@ -19,12 +20,12 @@ impl Scene {
     }
 
     fn join(&self, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
-        self.join_as(Tier::Standard, flight_key, thread)
+        self.join_as(Tier::Standard.into(), flight_key, thread)
     }
 
-    fn join_as(&self, tier: Tier, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
+    fn join_as(&self, rank: Rank, flight_key: FlightKey<'_>, thread: usize) -> JoinResult {
         let key = self.versions.hash(b"key");
-        self.flights.join(flight_key, key, self.versions.of(key).unwrap(), tier, thread, 8)
+        self.flights.join(flight_key, key, self.versions.of(key).unwrap(), rank, thread, 8)
     }
 
     fn lead(&self, thread: usize) -> FlightLeader {
@@ -51,6 +52,9 @@ impl Scene {
                     Completion::ForOneClient(_) => "for one".to_owned(),
                     Completion::Retry => "for another".to_owned(),
                     Completion::Failed(refusal) => format!("failed {}", refusal.retry_after.0),
+                    Completion::Declined(tenant, refusal) => {
+                        format!("declined to {} for {}", tenant.0, refusal.retry_after.0)
+                    }
                     Completion::Cacheable(answer, until) => {
                         format!("keep {} bytes until {}", answer.len(), until.0)
                     }
@@ -90,26 +94,39 @@ fn another_spelling_or_scope_is_another_flight() {
 }
 
 #[test]
-fn a_read_follows_no_flight_of_a_lower_tier() {
-    let mut scene = Scene::new();
-    let lead = |scene: &Scene, tier, thread| match scene.join_as(tier, READ, thread) {
-        JoinResult::Leader(leading) => *leading,
-        JoinResult::Follower(flight) => panic!("{tier:?} waits with {:?}", flight.tier),
-    };
-    let low = lead(&scene, Tier::BestEffort, 0);
-    let high = lead(&scene, Tier::Critical, 1);
-    for tier in Tier::ALL {
-        let JoinResult::Follower(flight) = scene.join_as(tier, READ, 2) else {
-            panic!("one more of {tier:?}")
+fn a_read_follows_no_flight_that_goes_after_it() {
+    for (place, low) in Rank::ALL.into_iter().enumerate().skip(1) {
+        let mut scene = Scene::new();
+        let lead = |scene: &Scene, rank, thread| match scene.join_as(rank, READ, thread) {
+            JoinResult::Leader(leading) => *leading,
+            JoinResult::Follower(flight) => panic!("{rank:?} waits with {:?}", flight.rank),
         };
-        assert!(Arc::ptr_eq(&flight, high.flight()), "{tier:?}");
+        let before = Rank::ALL[place - 1];
+        let under_way = lead(&scene, low, 0);
+        let high = lead(&scene, before, 1);
+        for rank in Rank::ALL.into_iter().skip(place - 1) {
+            let JoinResult::Follower(flight) = scene.join_as(rank, READ, 2) else {
+                panic!("one more of {rank:?}")
+            };
+            assert!(Arc::ptr_eq(&flight, high.flight()), "{rank:?}");
+        }
+        under_way.fail(DOWN);
+        high.complete_with(b"answer");
+        let answers = vec!["answer".to_owned(); Rank::ALL.len() - place + 1];
+        assert_eq!(scene.received(), [vec!["failed 7".to_owned()], answers[..1].to_vec(), answers]);
+        // Each has ended: the next one leads.
+        lead(&scene, low, 0);
     }
-    low.fail(DOWN);
-    high.complete_with(b"answer");
-    let answers = vec!["answer".to_owned(); 4];
-    assert_eq!(scene.received(), [vec!["failed 7".to_owned()], answers[..1].to_vec(), answers]);
-    // Each has ended: the next one leads.
-    lead(&scene, Tier::BestEffort, 0);
+}
+
+#[test]
+fn a_refusal_for_the_leaders_sake_names_its_tenant() {
+    let mut scene = Scene::new();
+    let leading = scene.lead(0);
+    let _ = scene.follow(1);
+    leading.decline(TenantId(5), Refusal::after(Reason::QueueDelay, Nanos(9)));
+    assert_eq!(scene.received(), words([&["declined to 5 for 9"], &["declined to 5 for 9"], &[]]));
+    scene.lead(1);
 }
 
 #[test]

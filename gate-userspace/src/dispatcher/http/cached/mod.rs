@@ -44,7 +44,7 @@ use crate::cache::{Cache, CacheEvent, Freshness, Holder, Key, StaleUse, StoredRe
 use crate::clock;
 use crate::dispatcher::request::Charged;
 use crate::dispatcher::tenants::ledger::{Account, Ledger};
-use crate::policy::Tier;
+use crate::policy::rank::Rank;
 
 /// A request with its client.
 pub(super) struct Asking {
@@ -169,9 +169,11 @@ impl Asking {
         self.share(cache, parts, asked, stale, charge).await
     }
 
-    /// Its tier: its tenant's, or a lower one of its query type.
-    pub(super) fn tier(&self) -> Tier {
-        self.service.ledger.borrow_mut().tier(self.offer.origin.tenant).max(self.offer.class.tier)
+    /// The rank with which it goes to the store: its tenant's tier, or a lower one of its query type.
+    pub(super) fn rank(&self) -> Rank {
+        let tenant = self.offer.origin.tenant;
+        let tier = self.service.ledger.borrow_mut().tier(tenant).max(self.offer.class.tier);
+        self.service.admission.rank_of(tenant, tier)
     }
 
     /// On whose behalf what is fetched for it is held.

@@ -104,7 +104,7 @@ impl Asking {
         let kept = stale.map(|(kept, _)| &**kept);
         let is_shareable = cache.is_shareable(&asked.key, &asked.fields, kept, now);
         if is_shareable {
-            return (false, Some(cache.join(&asked.key, &asked.fields, self.tier())));
+            return (false, Some(cache.join(&asked.key, &asked.fields, self.rank())));
         }
         let may_keep = cache.settings.keep_own || !asked.says_more();
         (true, may_keep.then(|| Joined::Leader(cache.fetch_alone(&asked.key, &asked.fields))))
@@ -201,8 +201,7 @@ impl Asking {
     /// Has the origin be asked about a stale answer, unless that is under way. Its tenant pays for it, and without the quota the
     /// answer stays stale.
     pub(super) fn refresh(&self, cache: &Arc<Cache>, parts: Parts, asked: Lookup, stale: Stale) {
-        let tier = self.tier();
-        let Joined::Leader(lead) = cache.join(&asked.key, &asked.fields, tier) else { return };
+        let Joined::Leader(lead) = cache.join(&asked.key, &asked.fields, self.rank()) else { return };
         if let Ok(under_way) = self.service.admit(&self.client, &self.offer, clock::monotonic()) {
             let is_own = cache.settings.keep_own && asked.says_more();
             let own = is_own.then(|| asked.own_request(parts));

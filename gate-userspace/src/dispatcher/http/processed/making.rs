@@ -67,8 +67,8 @@ impl Work<'_> {
             charge.charge_in_full()?;
             return self.process(original, permit, None, charge).await;
         }
-        let tier = self.asking.tier();
-        let turn = match self.cache.join_processing(&self.key_of_turn(original), tier) {
+        let rank = self.asking.rank();
+        let turn = match self.cache.join_processing(&self.key_of_turn(original), rank) {
             Joined::Follower(outcome) => return Ok(self.followed(outcome).await),
             Joined::Leader(turn) => turn,
         };
@@ -77,7 +77,7 @@ impl Work<'_> {
             turn.complete(Outcome::Stored(Arc::clone(&processed), body.clone()));
             return Ok(Made::Whole(processed, body, source));
         }
-        match self.cache.join_processing(key, tier) {
+        match self.cache.join_processing(key, rank) {
             Joined::Leader(lead) => {
                 charge.charge_in_full()?;
                 self.process(original, permit, Some((key.clone(), [lead, turn])), charge).await

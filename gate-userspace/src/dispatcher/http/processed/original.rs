@@ -90,8 +90,8 @@ impl Work<'_> {
         if self.takes_only_kept() {
             return Ok(None);
         }
-        let tier = self.asking.tier();
-        match self.cache.join_unless_unshared(&key, &Vec::new(), tier, clock::monotonic()) {
+        let rank = self.asking.rank();
+        match self.cache.join_unless_unshared(&key, &Vec::new(), rank, clock::monotonic()) {
             None => self.download(key, None, None, charge).await,
             // Another has brought it since it was looked for.
             Some(Joined::Leader(_)) if self.is_newer(&key, seen.as_ref()) => Ok(None),

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::policy::Tier;
 
 const MS: Nanos = Nanos::from_millis(1);
 

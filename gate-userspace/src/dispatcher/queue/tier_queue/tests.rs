@@ -167,7 +167,8 @@ fn who_falls_behind_is_served_after_all_others_of_the_tier() {
         queue.push(key, 1, place, b"", Nanos::ZERO);
     }
     let mut moved = Vec::new();
-    queue.fall_behind(|tenant, tier| (tenant, tier) == (1, Tier::Standard), |&place, _| moved.push(place));
+    let is_above = |tenant, tier| (tenant, tier) == (1, Tier::Standard);
+    queue.follow_shares(is_above, |&place, _, _| moved.push(place));
     assert_eq!(moved, [0, 3]);
     assert_eq!((queue.waiting(Tier::Standard).0, queue.len()), (3, 5));
     let order: Vec<_> = std::iter::from_fn(|| {
@@ -176,4 +177,25 @@ fn who_falls_behind_is_served_after_all_others_of_the_tier() {
     })
     .collect();
     assert_eq!(order, [2, 0, 3, 1, 4]);
+}
+
+#[test]
+fn who_asks_for_little_comes_forward_with_all_that_waits() {
+    let mut queue = Queue::of_one_thread(1, 100, 1_000);
+    assert!(queue.pass(false));
+    let behind =
+        |tenant| QueueKey { rank: Rank { waits_behind: true, ..Tier::Standard.into() }, ..of(tenant, false) };
+    for (place, key) in [behind(1), behind(2), behind(1), of(3, false)].into_iter().enumerate() {
+        queue.push(key, 1, place, b"", Nanos::ZERO);
+    }
+    let mut moved = Vec::new();
+    queue.follow_shares(|tenant, _| tenant != 1, |&place, from, to| moved.push((place, from < to)));
+    moved.sort_unstable();
+    assert_eq!(moved, [(0, false), (2, false), (3, true)]);
+    let order: Vec<_> = std::iter::from_fn(|| {
+        queue.leave();
+        queue.pop(|_| true).map(|(_, queued, _)| queued.item)
+    })
+    .collect();
+    assert_eq!(order, [0, 2, 1, 3]);
 }

@@ -10,7 +10,7 @@ use crate::dispatcher::stores::events::StoreEvents;
 impl<E: StoreEvents> StoreConnection<E> {
     /// Looks whether the store has been silent for too long, here or, by its `shared` state, on all connections. How old a request is
     /// says nothing while answers to others come, or parts of one.
-    pub(crate) fn check(&self, now: Nanos, limits: SilenceLimits, shared: &StoreState) {
+    pub(crate) fn check(&self, now: Nanos, (limits, shared): (SilenceLimits, &StoreState)) {
         let mut state = self.state.borrow_mut();
         if self.is_paused.get() {
             state.last_read = now;
@@ -25,7 +25,13 @@ impl<E: StoreEvents> StoreConnection<E> {
         let is_trusted = state.health.is_trusted();
         let last_read = state.last_read;
         drop(state);
-        let overdue = oldest.filter(|&since| now > limits.end(since, is_slow));
+        // A store that does something slow is there all the same: its machine acknowledges what it does not read.
+        let is_unreachable = |since: Nanos| {
+            let is_late = now > since.saturating_add(limits.timeout);
+            let socket = self.socket.borrow().upgrade().filter(|_| is_late);
+            socket.is_some_and(|socket| socket.is_unreachable(limits.timeout))
+        };
+        let overdue = oldest.filter(|&since| now > limits.end(since, is_slow) || is_unreachable(since));
         overdue.iter().for_each(|&since| shared.suspect(since));
         let is_silent =
             || is_trusted && !is_slow && shared.silent_since().is_some_and(|since| last_read < since);

@@ -1,5 +1,6 @@
 //! Charges that no bucket refuses: they leave a debt.
 
+use std::convert::Infallible;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -22,9 +23,8 @@ impl Ledger {
         }
         let [first, second] = state.parents.map(TenantId);
         for charged in [(tenant, member), (first, None), (second, None)] {
-            if let Some(limits) = self.quota(charged.0) {
-                update(self.quota_word(charged), |tat| settle(tat, now.0, price.0, &limits));
-            }
+            let Ok(()) = self
+                .change_quota::<Infallible>(charged, |tat, limits| Ok(settle(tat, now.0, price.0, limits)));
         }
     }
 

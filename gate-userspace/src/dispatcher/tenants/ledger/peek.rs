@@ -6,7 +6,8 @@ use gate_common::abi::{Reason, ServiceState, TenantState, view_flags};
 use gate_common::token_bucket::{Limits, Take, take};
 use gate_common::units::{MilliRu, Nanos};
 
-use super::{Account, Ledger, TenantId, quota_of};
+use super::quotas::quota_of;
+use super::{Account, Ledger, TenantId};
 use crate::protocol::{Refusal, Rule};
 
 /// One quota that a request is charged to, and its answer to the price.

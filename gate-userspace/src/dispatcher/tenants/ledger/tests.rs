@@ -39,8 +39,9 @@ const TWO_LEVELS: &str = r#"
 const NOW: Nanos = Nanos::from_secs(1_000);
 const TEN: MilliRu = MilliRu(10_000);
 
-fn ledger() -> Ledger {
-    let config = Config::parse("test.toml", TWO_LEVELS).unwrap_or_else(|faults| panic!("{faults}"));
+/// The ticker of a configuration, which has not ticked, and its maps.
+pub(super) fn ticker_of(text: &str) -> (Arc<Maps>, Ticker) {
+    let config = Config::parse("test.toml", text).unwrap_or_else(|faults| panic!("{faults}"));
     let room = capacities(&needs(&config), 1_000);
     let tenants = room.tenant_capacity;
     let services = room.service_capacity;
@@ -49,7 +50,12 @@ fn ledger() -> Ledger {
     let (maps, ownership) = Maps::private(&sizes).unwrap();
     let maps = Arc::new(maps);
     let layout = Layout::build(&config, &occupied(&maps)).unwrap();
-    let mut ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
+    let ticker = Ticker::new(Arc::clone(&maps), ownership, layout, Rules::default()).unwrap();
+    (maps, ticker)
+}
+
+fn ledger() -> Ledger {
+    let (maps, mut ticker) = ticker_of(TWO_LEVELS);
     while ticker.stabilising() {
         ticker.tick(NOW, &[]).unwrap();
     }

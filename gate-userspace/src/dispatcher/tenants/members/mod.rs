@@ -12,6 +12,7 @@
 //!
 //! `member`: one of them; `shard`: the buckets under one lock.
 
+use std::cmp::Reverse;
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,6 +93,29 @@ impl Members {
         self.shard(key).get(key).map(Arc::clone)
     }
 
+    /// The members whose buckets will be full last, the last first, each with the time when it will be.
+    pub(crate) fn emptiest(&self, most: usize) -> Vec<(Nanos, Arc<Member>)> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let mut first = 0;
+            loop {
+                let shard = locked(shard);
+                let (members, is_more) = shard.at(first..first + LOOKED_AT_ONCE);
+                found.extend(
+                    members.map(|member| (Nanos(member.word().load(Ordering::Relaxed)), Arc::clone(member))),
+                );
+                drop(shard);
+                keep_last(&mut found, most);
+                if !is_more {
+                    break;
+                }
+                first += LOOKED_AT_ONCE;
+            }
+        }
+        found.sort_unstable_by_key(|&(full_at, _)| Reverse(full_at));
+        found
+    }
+
     /// Their counts.
     pub(crate) fn totals(&self) -> MemberTotals {
         let mut totals = MemberTotals {
@@ -112,6 +136,14 @@ impl Members {
     }
 }
 
+/// Keeps as many as `most`, those that will be full last.
+fn keep_last(found: &mut Vec<(Nanos, Arc<Member>)>, most: usize) {
+    if found.len() > most {
+        found.select_nth_unstable_by_key(most, |&(full_at, _)| Reverse(full_at));
+        found.truncate(most);
+    }
+}
+
 /// Nothing panics under a lock, and a shard is whole after each of its changes.
 fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,6 +151,8 @@ fn locked(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 /// Enough for a few threads not to meet.
 const SHARDS: usize = 8;
+/// Members that are looked at under a lock, so that no request waits for long.
+const LOOKED_AT_ONCE: usize = 256;
 
 #[cfg(test)]
 mod tests;

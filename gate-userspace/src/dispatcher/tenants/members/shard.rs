@@ -9,6 +9,7 @@ use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -79,6 +80,12 @@ impl Shard {
         self.index.insert(ByKey(Arc::clone(&member)), place);
         self.due.push(Reverse((now.0, place)));
         Some(member)
+    }
+
+    /// The members at these places, and true if there may be some behind them.
+    pub(super) fn at(&self, places: Range<usize>) -> (impl Iterator<Item = &Arc<Member>>, bool) {
+        let is_more = places.end < self.members.capacity();
+        (places.filter_map(|place| self.members.get(place)), is_more)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -164,3 +164,21 @@ fn histories_are_those_of_a_map_without_bounds() {
     }
     assert!(sums.0 > 50_000 && sums.1 > 50_000, "both kinds of want: {sums:?}");
 }
+
+#[test]
+fn the_emptiest_are_found_among_many() {
+    const MEMBERS: u32 = 20_000;
+    let members = Members::new(16 << 20);
+    for number in 0..MEMBERS {
+        let member = members.take(&key(u64::from(number)), START).unwrap();
+        // From full buckets to all of the burst, in no order.
+        let spent = u64::from(number) * 7_919 % u64::from(MEMBERS);
+        member.word().store(START.0 + spent * 1_000, Ordering::Relaxed);
+    }
+    let found = members.emptiest(300);
+    let times: Vec<_> = found.iter().map(|(full_at, _)| (full_at.0 - START.0) / 1_000).collect();
+    assert_eq!(times, (u64::from(MEMBERS) - 300..u64::from(MEMBERS)).rev().collect::<Vec<_>>());
+    assert!(found.iter().all(|(full_at, member)| member.word().load(Ordering::Relaxed) == full_at.0));
+    assert_eq!(members.emptiest(2 * MEMBERS as usize).len(), MEMBERS as usize);
+    assert!(Members::new(1 << 20).emptiest(3).is_empty());
+}
