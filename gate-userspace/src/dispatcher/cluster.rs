@@ -1,26 +1,26 @@
 //! The nodes of a Redis Cluster behind one service, and the node of each slot, for all of its threads.
 //!
-//! **Problem.** The node of a slot changes while requests are under way, and each thread must route by one map. **Rule.** A word
-//! of the map is read without a lock. Whoever changes it does so under a lock, and raises the epoch before and after: a client
-//! with outstanding requests whose epoch is another waits for their answers before it sends more, so that no request overtakes
-//! an earlier one of its client that is still on its way to the former node.
+//! **Problem.** The node of a slot changes while requests are under way, and each thread must route by one map. **Rule.** Each change
+//! is another [`SlotMap`], with the next epoch. A client whose outstanding requests went by a map of another epoch waits for their
+//! answers before it sends more, so that no request overtakes an earlier one of its client that is still on its way to the
+//! former node.
 //!
 //! **Nodes.** Replicas are nodes without slots, to which there are connections already when they get some. Where there are more nodes
 //! than places, replicas have none. The seeds have the first places, for good. A node that the cluster names gets a place of its own, which is given up
 //! once the cluster names it no more, and given to another only when there is no other.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
 
 use super::node_id::NodeId;
 use super::resolver::{Resolver, reaches};
-use super::scan::{NodeSlots, ScanCursor, ScanStep};
+use super::slot_map::SlotMap;
 use crate::config::{self, NetworkAddress, StoreAddress};
 use crate::policy::placement::MOST_NODES;
-use crate::protocol::resp::cluster::{SLOTS, Shard};
+use crate::protocol::resp::cluster::Shard;
 
 /// A cluster's nodes, and the node of each slot, as far as they are known.
 #[derive(Debug)]
@@ -32,14 +32,9 @@ pub(crate) struct Cluster {
     pub(crate) max_redirects: u8,
     /// True if writes of keys in several slots are split.
     pub(crate) split_writes: bool,
-    /// The place of each slot's node; [`UNSERVED`] if none is known.
-    slots: Box<[AtomicU8]>,
-    /// Raised before and after each change of a slot's node: odd while one is under way.
+    slots: Mutex<Arc<SlotMap>>,
+    /// The epoch of `slots`, to be read without its lock.
     epoch: AtomicU64,
-    /// A bit for each node that has slots.
-    serving: AtomicU64,
-    /// The slots of each node, as a scan needs them.
-    of_nodes: NodeSlots,
     members: Mutex<Vec<Option<Member>>>,
     /// The number of places that have ever had a node.
     used: watch::Sender<usize>,
@@ -87,10 +82,8 @@ impl Cluster {
             own: own.to_vec(),
             max_redirects: cluster.max_redirects,
             split_writes: cluster.split_writes,
-            slots: (0..SLOTS).map(|_| AtomicU8::new(UNSERVED)).collect(),
+            slots: Mutex::new(Arc::new(SlotMap::unknown())),
             epoch: AtomicU64::new(0),
-            serving: AtomicU64::new(0),
-            of_nodes: NodeSlots::new(MOST_NODES),
             members: Mutex::new(members),
             used: watch::Sender::new(seeds),
             changed: watch::Sender::new(0),
@@ -98,33 +91,17 @@ impl Cluster {
         }
     }
 
-    /// The node of a slot, if one is known.
+    /// The node of each slot, as far as that is known now.
+    pub(crate) fn slots(&self) -> Arc<SlotMap> {
+        Arc::clone(&self.slots.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes over the node of each slot, if it has changed since `known`.
     #[inline]
-    pub(crate) fn node_of(&self, slot: usize) -> Option<NodeId> {
-        let place = self.slots[slot].load(Ordering::SeqCst);
-        (place != UNSERVED).then(|| NodeId::at(place.into()))
-    }
-
-    /// The epoch, to be read after [`Cluster::node_of`]. It is odd while slots change.
-    #[inline]
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::SeqCst)
-    }
-
-    /// True if a node has slots, as far as is known.
-    #[inline]
-    pub(crate) fn serves(&self, node: NodeId) -> bool {
-        self.serving.load(Ordering::SeqCst) & 1 << node.index() != 0
-    }
-
-    /// The number of slots that a node has, as far as is known.
-    pub(crate) fn slots_of(&self, node: NodeId) -> u32 {
-        self.of_nodes.count(node)
-    }
-
-    /// The request by which a scan of all nodes goes on at a cursor; `None` if no node has any slot.
-    pub(crate) fn scan_step(&self, cursor: ScanCursor) -> Option<ScanStep> {
-        self.of_nodes.step(cursor, |slot| self.node_of(slot.into()))
+    pub(crate) fn renew(&self, known: &mut Arc<SlotMap>) {
+        if known.epoch() != self.epoch.load(Ordering::SeqCst) {
+            *known = self.slots();
+        }
     }
 
     /// The number of places that have ever had a node.
@@ -180,14 +157,6 @@ impl Cluster {
         self.wanted.notified().await;
     }
 
-    /// The number of slots whose node is known, and of nodes that have any.
-    pub(crate) fn size(&self) -> (usize, usize) {
-        let mut nodes = [false; MOST_NODES];
-        let places = (0..usize::from(SLOTS)).filter_map(|slot| self.node_of(slot));
-        let served = places.inspect(|node| nodes[node.index()] = true).count();
-        (served, nodes.iter().filter(|has_slots| **has_slots).count())
-    }
-
     /// The node at an address that an error of a node at `from` names; an empty host is that one's own. `None` if it is no node that
     /// is known: a client's script can write such an error, and leads nobody to an address or a slot of its choice.
     pub(crate) fn known_node_at(&self, host: &str, port: u16, from: Option<IpAddr>) -> Option<NodeId> {
@@ -231,29 +200,20 @@ impl Cluster {
             member.is_seed
                 || nodes.iter().any(|(_, address)| member.address == StoreAddress::Network(address.clone()))
         };
-        let mut map = vec![UNSERVED; usize::from(SLOTS)];
-        let mut serving = 0_u64;
+        let mut ranges = Vec::new();
         for (shard, address) in &nodes {
             let node = self.place_of(&mut members, address, |member| !is_named(member))?;
-            serving |= u64::from(!shard.slots.is_empty()) << node.index();
-            for &(first, last) in &shard.slots {
-                map[usize::from(first)..=usize::from(last)].fill(node.index() as u8);
-            }
+            ranges.extend(shard.slots.iter().map(|&slots| (node, slots)));
         }
-        let differs = map.iter().zip(&self.slots).any(|(new, old)| *new != old.load(Ordering::SeqCst));
+        let before = self.slots();
+        let address_of = |node: NodeId| {
+            let member = members[node.index()].as_ref();
+            member.map(|member| member.address.to_string()).unwrap_or_default()
+        };
+        let new = Arc::new(SlotMap::new(before.epoch() + 1, &ranges, address_of));
+        let differs = !new.is_same(&before);
         if differs {
-            let store = || {
-                map.iter().zip(&self.slots).for_each(|(new, old)| old.store(*new, Ordering::SeqCst));
-                for node in NodeId::all(MOST_NODES) {
-                    let mut slots = (0_u16..).zip(&map).filter(|(_, place)| **place == node.index() as u8);
-                    let first = slots.next().map(|(slot, _)| slot);
-                    let count = slots.count() as u16 + u16::from(first.is_some());
-                    let address = members[node.index()].as_ref().map(|member| member.address.to_string());
-                    self.of_nodes.set(node, (first.unwrap_or_default(), count), &address.unwrap_or_default());
-                }
-                self.serving.store(serving, Ordering::SeqCst);
-            };
-            change(&|| self.in_epoch(store));
+            change(&|| self.put(Arc::clone(&new)));
         }
         // Nothing leads to them any more.
         let mut has_left = false;
@@ -304,10 +264,10 @@ impl Cluster {
         address.fixed().is_some_and(is_own)
     }
 
-    fn in_epoch(&self, change: impl Fn()) {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
-        change();
-        self.epoch.fetch_add(1, Ordering::SeqCst);
+    fn put(&self, new: Arc<SlotMap>) {
+        let epoch = new.epoch();
+        *self.slots.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        self.epoch.store(epoch, Ordering::SeqCst);
     }
 
     fn members(&self) -> MutexGuard<'_, Vec<Option<Member>>> {
@@ -330,9 +290,6 @@ fn stands_for(resolver: &Resolver, address: SocketAddr) -> bool {
     }
 }
 
-/// The place of a node that is not known.
-const UNSERVED: u8 = u8::MAX;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,24 +306,31 @@ mod tests {
     }
 
     fn adopt(cluster: &Cluster, shards: &[Shard]) -> Result<bool, Unusable> {
-        let before = cluster.epoch();
+        let mut known = cluster.slots();
+        let before = known.epoch();
         let adopted = cluster.adopt(shards, None, |change| change());
-        let raised = if adopted == Ok(true) { 2 } else { 0 };
-        assert_eq!(cluster.epoch(), before + raised, "an epoch for each change, and for no other");
+        assert_eq!(known.epoch(), before, "what is known changes between requests alone");
+        cluster.renew(&mut known);
+        let raised = u64::from(adopted == Ok(true));
+        assert_eq!(known.epoch(), before + raised, "an epoch for each change, and for no other");
+        assert!(Arc::ptr_eq(&known, &cluster.slots()));
         adopted
     }
 
     #[test]
     fn slots_lead_to_their_nodes_and_seeds_keep_their_places() {
         let cluster = cluster();
-        assert_eq!(cluster.node_of(0), None);
+        assert_eq!(cluster.slots().node_of(0), None);
         assert_eq!(adopt(&cluster, &[shard(2, 0, 99), shard(3, 100, 16_383)]), Ok(true));
         assert_eq!(adopt(&cluster, &[shard(2, 0, 99), shard(3, 100, 16_383)]), Ok(false));
-        assert_eq!((cluster.node_of(99), cluster.node_of(100)), (Some(NodeId::at(1)), Some(NodeId::at(2))));
-        assert_eq!(cluster.size(), (16_384, 2));
+        assert_eq!(
+            (cluster.slots().node_of(99), cluster.slots().node_of(100)),
+            (Some(NodeId::at(1)), Some(NodeId::at(2)))
+        );
+        assert_eq!(cluster.slots().size(), (16_384, 2));
         // One leaves, and another comes: a slot that nobody has is nobody's.
         assert_eq!(adopt(&cluster, &[shard(4, 100, 200)]), Ok(true));
-        assert_eq!((cluster.node_of(99), cluster.node_of(100)), (None, Some(NodeId::at(3))));
+        assert_eq!((cluster.slots().node_of(99), cluster.slots().node_of(100)), (None, Some(NodeId::at(3))));
         assert!(cluster.address(NodeId::at(2)).is_none() && cluster.address(NodeId::at(1)).is_some());
     }
 
@@ -377,7 +341,7 @@ mod tests {
         assert_eq!(adopt(&cluster, &[shard(9, 0, 16_383)]), Err(Unusable::Own("127.0.0.1:9".to_owned())));
         let nodes: Vec<_> = (0..63).map(|number| shard(100 + number, number, number)).collect();
         assert_eq!(adopt(&cluster, &nodes), Err(Unusable::Full));
-        assert_eq!(cluster.size(), (16_384, 1));
+        assert_eq!(cluster.slots().size(), (16_384, 1));
         assert_eq!(adopt(&cluster, &nodes[..62]), Ok(true));
         // Replicas have places as far as there are some.
         let replica = Shard { slots: Vec::new(), is_replica: true, ..shard(300, 0, 0) };
@@ -385,10 +349,12 @@ mod tests {
         assert_eq!(cluster.known_node_at("127.0.0.1", 300, None), None);
         assert_eq!(adopt(&cluster, &[&nodes[..61], &[replica]].concat()), Ok(true));
         let replica = cluster.known_node_at("127.0.0.1", 300, None).unwrap();
-        assert!(!cluster.serves(replica) && cluster.serves(cluster.node_of(0).unwrap()));
+        assert!(
+            !cluster.slots().serves(replica) && cluster.slots().serves(cluster.slots().node_of(0).unwrap())
+        );
         // Places of nodes that have gone are given to others.
         assert_eq!(adopt(&cluster, &[shard(99, 0, 5), shard(98, 6, 9)]), Ok(true));
-        assert_eq!(cluster.size(), (10, 2));
+        assert_eq!(cluster.slots().size(), (10, 2));
     }
 
     #[test]
@@ -415,7 +381,7 @@ mod tests {
     async fn a_connection_learns_that_its_node_has_another_address() {
         let cluster = cluster();
         adopt(&cluster, &[shard(3, 0, 16_383)]).unwrap();
-        let node = cluster.node_of(0).unwrap();
+        let node = cluster.slots().node_of(0).unwrap();
         let address = "127.0.0.1:3".parse().unwrap();
         assert!(cluster.is_current(node, address));
         let moved = cluster.has_moved(node, address);

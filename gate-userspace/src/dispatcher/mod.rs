@@ -77,6 +77,7 @@ mod scan;
 mod settings;
 mod shared_service;
 mod size_question;
+mod slot_map;
 mod split;
 mod store_place;
 mod store_silence;

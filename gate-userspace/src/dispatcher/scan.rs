@@ -7,8 +7,6 @@
 //! a client has made it up, the slot's node is scanned from its beginning: no key is missed for that, and some come twice, as
 //! they may from one Redis. From node to node slots rise, so each scan ends.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::node_id::NodeId;
 
 /// The cursor of a scan, as clients have it.
@@ -34,11 +32,17 @@ pub(crate) struct ScanStep {
     next: Option<u16>,
 }
 
-/// The first slot of each node, how many it has, and its mark, for all threads.
+/// The first slot of each node, how many it has, and its mark.
 #[derive(Debug)]
 pub(crate) struct NodeSlots {
-    /// A word for each node: see [`NodeSlots::set`].
-    nodes: Box<[AtomicU64]>,
+    nodes: Box<[SlotsOfNode]>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotsOfNode {
+    first: u16,
+    count: u16,
+    mark: u16,
 }
 
 impl ScanCursor {
@@ -71,19 +75,18 @@ impl ScanStep {
 impl NodeSlots {
     /// Those of so many nodes, none of which has any slot.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { nodes: (0..nodes).map(|_| AtomicU64::new(0)).collect() }
+        Self { nodes: vec![SlotsOfNode::default(); nodes].into_boxed_slice() }
     }
 
     /// A node has so many slots, of which this is the first, and this address.
-    pub(crate) fn set(&self, node: NodeId, slots: (u16, u16), address: &str) {
-        let (first, count) = slots;
-        let word = u64::from(first) | u64::from(mark_of(address)) << 16 | u64::from(count) << 32;
-        self.nodes[node.index()].store(word, Ordering::SeqCst);
+    pub(crate) fn set(&mut self, node: NodeId, (first, count): (u16, u16), address: &str) {
+        self.nodes[node.index()] = SlotsOfNode { first, count, mark: mark_of(address) };
     }
 
     /// The number of slots that a node has.
+    #[inline]
     pub(crate) fn count(&self, node: NodeId) -> u32 {
-        (self.nodes[node.index()].load(Ordering::SeqCst) >> 32) as u32
+        self.nodes[node.index()].count.into()
     }
 
     /// The request by which a scan goes on at a cursor; `node_of` is the node of a slot. Behind the last slot that has a node
@@ -101,14 +104,13 @@ impl NodeSlots {
                 (slot, node_of(slot)?)
             }
         };
-        let mark = (self.nodes[node.index()].load(Ordering::SeqCst) >> 16) as u16;
+        let mark = self.nodes[node.index()].mark;
         let at_node = if (slot, mark) == (cursor.slot, cursor.mark) { cursor.at_node } else { 0 };
         Some(ScanStep { node, at_node, slot, mark, next: next_of(slot) })
     }
 
     fn firsts(&self) -> impl Iterator<Item = u16> {
-        let words = self.nodes.iter().map(|node| node.load(Ordering::SeqCst));
-        words.filter(|word| word >> 32 > 0).map(|word| word as u16)
+        self.nodes.iter().filter(|node| node.count > 0).map(|node| node.first)
     }
 }
 
@@ -135,7 +137,7 @@ mod tests {
 
     /// Nodes with slots 100 to 199, 300 to 399, and 0 to 49 with 200 to 249.
     fn nodes() -> NodeSlots {
-        let nodes = NodeSlots::new(8);
+        let mut nodes = NodeSlots::new(8);
         nodes.set(NodeId::at(0), (100, 100), "a:1");
         nodes.set(NodeId::at(2), (300, 100), "b:1");
         nodes.set(NodeId::at(5), (0, 100), "c:1");
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_slots_other_node_is_scanned_from_its_beginning() {
-        let nodes = nodes();
+        let mut nodes = nodes();
         let first = nodes.step(ScanCursor::read(300).unwrap(), node_of).unwrap();
         let cursor = ScanCursor::read(first.cursor_behind(9).unwrap()).unwrap();
         assert_eq!(nodes.step(cursor, node_of).map(|step| step.at_node), Some(9));

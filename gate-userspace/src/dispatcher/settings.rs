@@ -308,7 +308,7 @@ impl Settings {
             return NodePlaces::new(move |number| {
                 let node = NodeId::at(number);
                 let address = cluster.address(node)?.to_string();
-                Some(NodePlace { address, slots: Some(cluster.slots_of(node)) })
+                Some(NodePlace { address, slots: Some(cluster.slots().slots_of(node)) })
             });
         }
         let Some(pool) = self.backend.pool.clone() else { return NodePlaces::default() };

@@ -20,7 +20,7 @@ const ROOTS: [&str; 5] = [
 ];
 
 /// The dispatcher's files. Each imports those below it.
-const ORDER: [&str; 213] = [
+const ORDER: [&str; 214] = [
     "worker.rs",
     "intercepted.rs",
     "pipeline/mod.rs",
@@ -179,6 +179,7 @@ const ORDER: [&str; 213] = [
     "request.rs",
     "store_place.rs",
     "cluster.rs",
+    "slot_map.rs",
     "listen.rs",
     "own_connections.rs",
     "resolver.rs",

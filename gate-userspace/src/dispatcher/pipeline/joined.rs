@@ -6,7 +6,6 @@
 //! requests, and until the last is answered the request is outstanding: none of its client's overtakes it where a slot moves.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use gate_common::abi::Reason;
 use gate_common::units::Nanos;
@@ -49,26 +48,17 @@ impl<W: Wire> Service<W> {
         let Placed::AtKeys(splits) = W::placed(request, bytes) else { return Target::CrossSlot };
         let Some(join) = splits.join(cluster.split_writes) else { return Target::CrossSlot };
         let buffers = &mut *self.part_buffers.borrow_mut();
-        // A slot that changes meanwhile must not be at two nodes: what is said of one key later could overtake what was before.
-        for _ in 0..MOST_TRIES {
-            buffers.clear();
-            for _ in (0..MOST_LOOKS).take_while(|_| !cluster.epoch().is_multiple_of(2)) {
-                std::hint::spin_loop();
+        buffers.clear();
+        let slots = &*self.slot_map.borrow();
+        let place_of = |key: &[u8]| {
+            let slot = placement::slot(key);
+            let known = slots.node_of(slot);
+            if known.is_none() {
+                cluster.ask_refresh();
             }
-            let epoch = cluster.epoch();
-            let place_of = |key: &[u8]| {
-                let slot = placement::slot(key);
-                let known = cluster.node_of(slot);
-                if known.is_none() {
-                    cluster.ask_refresh();
-                }
-                KeyPlace { node: known.unwrap_or_else(|| self.any_node(client, now)).index(), slot }
-            };
-            W::split(request, bytes, place_of, buffers);
-            if epoch.is_multiple_of(2) && cluster.epoch() == epoch {
-                break;
-            }
-        }
+            KeyPlace { node: known.unwrap_or_else(|| self.any_node(client, now)).index(), slot }
+        };
+        W::split(request, bytes, place_of, buffers);
         self.split_work.set(buffers.split_work());
         if buffers.runs.len() <= MOST_PARTS { Target::Several(join) } else { Target::CrossSlot }
     }
@@ -77,7 +67,7 @@ impl<W: Wire> Service<W> {
     pub(super) fn split_to_all(&self, cluster: &Cluster, bytes: &[u8], join: Join) -> Target {
         let buffers = &mut *self.part_buffers.borrow_mut();
         buffers.clear();
-        for node in NodeId::all(buffers.stores.len()).filter(|node| cluster.serves(*node)) {
+        for node in NodeId::all(buffers.stores.len()).filter(|node| self.slot_map.borrow().serves(*node)) {
             buffers.stores[node.index()].extend_from_slice(bytes);
             let at = KeyPlace { node: node.index(), slot: node.index() };
             buffers.runs.push(Run { at, keys: 1, len: bytes.len() });
@@ -94,7 +84,7 @@ impl<W: Wire> Service<W> {
         let buffers = &mut *self.part_buffers.borrow_mut();
         buffers.clear();
         let cursor = W::scan_cursor(request, bytes).and_then(ScanCursor::read);
-        let step = cluster.scan_step(cursor.unwrap_or(ScanCursor::START));
+        let step = self.slot_map.borrow().scan_step(cursor.unwrap_or(ScanCursor::START));
         let Some(step) = step else {
             cluster.ask_refresh();
             return Target::Several(Join::Same);
@@ -109,10 +99,7 @@ impl<W: Wire> Service<W> {
 
     /// A part by chance, in proportion to the slots of its node.
     fn draw_part(&self, runs: &[Run], ledger: &mut Ledger) -> usize {
-        let slots = |run: &Run| {
-            let slots_of = |cluster: &Arc<Cluster>| cluster.slots_of(NodeId::at(run.at.node));
-            f64::from(self.settings.cluster.as_ref().map_or(1, slots_of))
-        };
+        let slots = |run: &Run| f64::from(self.slot_map.borrow().slots_of(NodeId::at(run.at.node)));
         let mut left = ledger.draw() * runs.iter().map(slots).sum::<f64>();
         let is_drawn = |run: &Run| {
             left -= slots(run);
@@ -396,9 +383,6 @@ fn begin<W: Wire>(replies: &mut Replies, own: SeqNo, joined: &Joined<Mark>) {
     replies.whole(own);
 }
 
-/// How often a request is split while slots change, and is looked whether they still do.
-const MOST_TRIES: usize = 4;
-const MOST_LOOKS: usize = 10_000;
 /// The bytes of values that wait for those of other parts.
 const MOST_HELD: usize = 256 << 10;
 const UNREADABLE: &[u8] =

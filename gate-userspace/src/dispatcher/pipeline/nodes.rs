@@ -48,7 +48,7 @@ impl Parts {
 }
 
 impl<W: Wire> Service<W> {
-    /// The stores of a request: the only place that chooses them.
+    /// The stores of a request: the only place that chooses them. Until the next choice the slots of its cluster stay the same.
     #[inline]
     pub(crate) fn target(
         &self,
@@ -62,6 +62,7 @@ impl<W: Wire> Service<W> {
             return Target::One(NodeId::FIRST);
         }
         if let Some(cluster) = &self.settings.cluster {
+            cluster.renew(&mut self.slot_map.borrow_mut());
             return self.target_in_cluster(cluster, client, request, bytes, now);
         }
         match W::placed(request, bytes) {
@@ -89,7 +90,7 @@ impl<W: Wire> Service<W> {
         bytes: &[u8],
         now: Nanos,
     ) -> Target {
-        match node_in_cluster::<W>(cluster, request, bytes) {
+        match self.node_in_cluster(cluster, request, bytes) {
             Ok(Some(node)) => Target::One(node),
             Ok(None) => Target::One(self.any_node(client, now)),
             Err(Target::CrossSlot) => self.split_by_slot(cluster, client, request, bytes, now),
@@ -101,9 +102,31 @@ impl<W: Wire> Service<W> {
         }
     }
 
+    /// The node of a cluster that alone answers a request; `None` if any does.
+    ///
+    /// # Errors
+    ///
+    /// If no node alone does.
+    #[inline]
+    fn node_in_cluster(
+        &self,
+        cluster: &Cluster,
+        request: &W::Request,
+        bytes: &[u8],
+    ) -> Result<Option<NodeId>, Target> {
+        let Some(slot) = slot_of::<W>(request, bytes)? else { return Ok(None) };
+        let node = self.slot_map.borrow().node_of(slot);
+        if node.is_none() {
+            cluster.ask_refresh();
+        }
+        Ok(node)
+    }
+
     /// The rule by which a request cannot be asked on a connection to this node: its keys are at others, or it is no node's alone.
     pub(super) fn refused_at(&self, node: NodeId, request: &W::Request, bytes: &[u8]) -> Option<Rule> {
-        match node_in_cluster::<W>(self.settings.cluster.as_ref()?, request, bytes) {
+        let cluster = self.settings.cluster.as_ref()?;
+        cluster.renew(&mut self.slot_map.borrow_mut());
+        match self.node_in_cluster(cluster, request, bytes) {
             Ok(Some(other)) if other != node => Some(Rule::CrossSlot),
             Ok(_) => None,
             Err(Target::CrossSlot) => Some(Rule::CrossSlot),
@@ -129,8 +152,7 @@ impl<W: Wire> Service<W> {
     /// A store that is up, for what any answers; the first if none is. Of a cluster's nodes one that has slots, if any is known.
     pub(super) fn any_node(&self, client: &Session<W>, now: Nanos) -> NodeId {
         let up = || NodeId::all(client.pool().used()).filter(|node| !client.store(*node).is_down(now));
-        let serves =
-            |node: &NodeId| self.settings.cluster.as_ref().is_none_or(|cluster| cluster.serves(*node));
+        let serves = |node: &NodeId| self.settings.cluster.is_none() || self.slot_map.borrow().serves(*node);
         up().find(serves).or_else(|| up().next()).unwrap_or(NodeId::FIRST)
     }
 
@@ -138,10 +160,11 @@ impl<W: Wire> Service<W> {
     /// outstanding, and this would overtake it.
     #[inline]
     pub(super) fn must_wait_for_slots(&self, client: &Session<W>, replies: &Replies) -> bool {
-        let Some(cluster) = &self.settings.cluster else { return false };
-        let epoch = cluster.epoch();
-        let is_same = client.slots_epoch.replace(epoch) == epoch && epoch.is_multiple_of(2);
-        let waits = !is_same && replies.outstanding() > 0;
+        if self.settings.cluster.is_none() {
+            return false;
+        }
+        let epoch = self.slot_map.borrow().epoch();
+        let waits = client.slots_epoch.replace(epoch) != epoch && replies.outstanding() > 0;
         if waits {
             // It looks again with nothing outstanding.
             client.slots_epoch.set(EPOCH_IN_DOUBT);
@@ -382,25 +405,6 @@ pub(super) fn refusal_of(failure: Failure<'_>) -> Result<Refusal, &[u8]> {
         Failure::Uncertain => Ok(Refusal::uncertain()),
         Failure::Unsent { retry_after } => Ok(Refusal::after(Reason::StoreDown, retry_after)),
     }
-}
-
-/// The node of a cluster that alone answers a request; `None` if any does.
-///
-/// # Errors
-///
-/// If no node alone does.
-#[inline]
-fn node_in_cluster<W: Wire>(
-    cluster: &Cluster,
-    request: &W::Request,
-    bytes: &[u8],
-) -> Result<Option<NodeId>, Target> {
-    let Some(slot) = slot_of::<W>(request, bytes)? else { return Ok(None) };
-    let node = cluster.node_of(slot);
-    if node.is_none() {
-        cluster.ask_refresh();
-    }
-    Ok(node)
 }
 
 /// No cluster's epoch.

@@ -42,10 +42,13 @@ impl<W: Wire> Service<W> {
 
     /// Appends gate's answer to a request, as the one node of a cluster.
     pub(super) fn present(&self, client: &Session<W>, request: &W::Request, bytes: &[u8], out: &mut Vec<u8>) {
-        let Some(cluster) = &self.settings.cluster else { return };
+        if self.settings.cluster.is_none() {
+            return;
+        }
         let Some(address) = client.reached_at().or(self.settings.listen.first().copied()) else { return };
         let is_resp3 = client.identity.borrow().is_resp3();
-        let view = ClusterView { service: &self.settings.name, address, is_resp3, served: cluster.size().0 };
+        let (served, _) = self.slot_map.borrow().size();
+        let view = ClusterView { service: &self.settings.name, address, is_resp3, served };
         W::present(request, bytes, &view, out);
     }
 }

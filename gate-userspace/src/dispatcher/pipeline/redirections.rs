@@ -144,7 +144,7 @@ impl<W: Wire> Service<W> {
             let read = self.read_slots(&cluster, &mut first).await;
             match &read {
                 Ok(true) => {
-                    let (slots, nodes) = cluster.size();
+                    let (slots, nodes) = cluster.slots().size();
                     self.metrics.count(Event::SlotsChanged);
                     tracing::info!(
                         service = self.settings.name,

@@ -31,6 +31,7 @@ use crate::dispatcher::request::Charged;
 use crate::dispatcher::settings::{Limits, Settings};
 use crate::dispatcher::shared_service::SharedService;
 use crate::dispatcher::size_question::{RefusedQuestions, SizeQuestion};
+use crate::dispatcher::slot_map::SlotMap;
 use crate::dispatcher::store_place::NodeId;
 use crate::dispatcher::store_silence::{SlowWork, ThreadWork};
 use crate::dispatcher::stores::idle_connections::IdleConnections;
@@ -72,6 +73,8 @@ pub(crate) struct Service<W: Wire> {
     pub(crate) scratch: Rc<RefCell<Box<[u8]>>>,
     /// The step that each request passes before it goes to the store.
     pub(crate) admission: Admission<QueueItem<W, Session<W>>>,
+    /// The node of each slot of its cluster, as of the last time that a request's stores were chosen.
+    pub(super) slot_map: RefCell<Arc<SlotMap>>,
     /// Requests that nodes of a cluster have sent to others.
     pub(super) redirected: RefCell<Vec<RedirectedRequest<W, Session<W>>>>,
     /// The requests to each store that a client's is being split into.
@@ -137,7 +140,7 @@ pub(crate) struct Session<W: Wire> {
     /// The connection that its requests take. It stays the same while any is outstanding, so that the store receives them
     /// in their order.
     pub(super) connection_index: Cell<usize>,
-    /// The epoch of its cluster's slots when it sent a request last.
+    /// The epoch of the [`SlotMap`] by which it sent a request last.
     pub(super) slots_epoch: Cell<u64>,
     /// A request that may go to the store, whose body is still to be read.
     pub(super) streaming: RefCell<Option<Box<StreamedRequest<W>>>>,
@@ -201,6 +204,7 @@ impl<W: Wire> Service<W> {
             pools,
             lines,
             work,
+            slot_map: RefCell::new(Arc::new(SlotMap::unknown())),
             redirected: RefCell::default(),
             part_buffers: RefCell::new(PartBuffers::new(stores)),
             freed: RefCell::default(),

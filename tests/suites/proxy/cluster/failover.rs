@@ -15,9 +15,10 @@ use nix::sys::signal::Signal;
 use super::all_nodes::scanned;
 use super::{EVERYONE, Site, bulk};
 
-/// A node that is silent for so long is down; one that has to wait for a processor is not.
-const SOON: &str = "store_timeout = \"3s\"";
-const NEVER: &str = "store_timeout = \"20s\"";
+/// A node that is silent for so long is down; one that has to wait for a processor is not. What waits for it waits with it, not in a
+/// queue of all nodes: nobody is refused for that.
+const SOON: &str = "store_timeout = \"3s\"\nparallelism = \"off\"";
+const NEVER: &str = "store_timeout = \"20s\"\nparallelism = \"off\"";
 const CLIENTS: usize = 3;
 /// Keys of each client at each node.
 const KEYS: usize = 10;

@@ -80,10 +80,14 @@ fn parts_follow_their_slots_and_keep_their_order() -> Result<()> {
             while !ends.load(Ordering::Relaxed) {
                 let lines: Vec<_> = (0..30).map(|_| random(&mut rng, 20, false)).collect();
                 one.send(&lines)?;
-                for line in &lines {
+                for (place, line) in lines.iter().enumerate() {
                     let said = one.reply()?;
                     let expected = other.ask(line)?;
-                    ensure!(said == expected, "{line}: {said:?} rather than {expected:?}");
+                    let behind = &lines[..place];
+                    ensure!(
+                        said == expected,
+                        "{line}: {said:?} rather than {expected:?}, behind {behind:#?}"
+                    );
                 }
             }
             Ok(())
