@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::Error;
 use super::fault::Faults;
-use super::overrides::{Override, Wrong, edit};
+use super::overrides::{Override, Wrong, edit, wrong_value};
 use super::text::read_text;
 use super::{Config, raw, read};
 
@@ -38,7 +38,11 @@ impl Config {
         // Whatever else is wrong with the file comes first.
         match edit(text, overrides) {
             Err(Wrong::Syntax(_)) => Ok(Self::parse(&file, text)?),
-            edited => Ok(Self::parse(&file, &edited?)?),
+            edited => Self::parse(&file, &edited?).map_err(|faults| {
+                let is_sound = Self::parse(&file, text).is_ok();
+                let wrong = wrong_value(text, overrides, &faults.faults).filter(|_| is_sound);
+                wrong.map_or(Error::Invalid(faults), Error::Override)
+            }),
         }
     }
 

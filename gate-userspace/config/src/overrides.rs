@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml_edit::{DocumentMut, InlineTable, Item, TableLike, Value};
 
-use super::fault::did_you_mean;
+use super::fault::{Fault, did_you_mean};
 
 /// A key that has another value than the configuration's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,6 +45,16 @@ pub enum Wrong {
         /// The key.
         key: String,
     },
+    /// The value is none of the key's.
+    #[error("{key} = {value:?}: {message}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The remedy.
+        message: String,
+    },
     /// The document cannot be read.
     #[error("{0}")]
     Syntax(String),
@@ -62,6 +72,16 @@ pub fn edit(text: &str, overrides: &[Override]) -> Result<String, Wrong> {
         put(table, last, value);
     }
     Ok(document.to_string())
+}
+
+/// The fault of one of these values among those of a document that has them in place of its own; the last one comes first.
+pub(super) fn wrong_value(text: &str, overrides: &[Override], faults: &[Fault]) -> Option<Wrong> {
+    let mut document = parse(text).ok()?;
+    overrides.iter().rev().find_map(|Override { key, value }| {
+        let path = path_of(&mut document, key)?;
+        let Fault { message, .. } = faults.iter().find(|fault| fault.path == path)?;
+        Some(Wrong::Value { key: key.clone(), value: value.clone(), message: message.clone() })
+    })
 }
 
 /// The value at `key`, as it is written; `None` if there is none.
@@ -142,19 +162,8 @@ fn named_section<'d, 'k>(
     kind: &'static str,
     rest: &str,
 ) -> Result<(&'d mut dyn TableLike, &'k str), Wrong> {
-    let sections: Vec<&mut dyn TableLike> = match document.get_mut(kind) {
-        Some(Item::ArrayOfTables(tables)) => {
-            tables.iter_mut().map(|table| table as &mut dyn TableLike).collect()
-        }
-        Some(Item::Value(Value::Array(items))) => items
-            .iter_mut()
-            .filter_map(|item| Some(item.as_inline_table_mut()? as &mut dyn TableLike))
-            .collect(),
-        _ => Vec::new(),
-    };
-    let name_of =
-        |table: &dyn TableLike| table.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
-    let names: Vec<String> = sections.iter().map(|table| name_of(*table)).collect();
+    let sections = sections(document, kind);
+    let names = names(&sections);
     let Some((found, rest)) = section_of(key, kind, names.iter().map(String::as_str)) else {
         let meant = rest.split('.').next().unwrap_or_default();
         let near = did_you_mean(meant, names.iter().map(String::as_str));
@@ -163,6 +172,36 @@ fn named_section<'d, 'k>(
     };
     let table = sections.into_iter().nth(found).expect("it has just been found");
     Ok((table, rest))
+}
+
+fn sections<'d>(document: &'d mut DocumentMut, kind: &str) -> Vec<&'d mut dyn TableLike> {
+    match document.get_mut(kind) {
+        Some(Item::ArrayOfTables(tables)) => {
+            tables.iter_mut().map(|table| table as &mut dyn TableLike).collect()
+        }
+        Some(Item::Value(Value::Array(items))) => items
+            .iter_mut()
+            .filter_map(|item| Some(item.as_inline_table_mut()? as &mut dyn TableLike))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn names(sections: &[&mut dyn TableLike]) -> Vec<String> {
+    let name_of =
+        |table: &&mut dyn TableLike| table.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
+    sections.iter().map(name_of).collect()
+}
+
+/// A key's place as faults have it: `tenant[2].quota`; `None` if its section is not there.
+fn path_of(document: &mut DocumentMut, key: &str) -> Option<String> {
+    let kind = key.split('.').next()?;
+    if kind == "gate" {
+        return Some(key.to_owned());
+    }
+    let names = names(&sections(document, kind));
+    let (found, rest) = section_of(key, kind, names.iter().map(String::as_str))?;
+    Some(format!("{kind}[{found}].{rest}"))
 }
 
 /// Puts a value where another may be, whose comment stays.
@@ -323,6 +362,26 @@ quota = "2 RU/s"   # enough
             assert_eq!(edit(TEXT, &[one(key, "1")]).unwrap_err().to_string(), said);
         }
         assert!(matches!(edit("[gate", &[one("gate.mode", "shadow")]), Err(Wrong::Syntax(_))));
+    }
+
+    #[test]
+    fn a_value_that_is_wrong_is_known_by_its_key() {
+        let fault = |path: &str| Fault {
+            line: 7,
+            path: path.to_owned(),
+            value: None,
+            message: "is wrong".to_owned(),
+        };
+        let set = [one("gate.mode", "x"), one("tenant.a.b.quota", "y"), one("service.plain.price.row", "z")];
+        for (path, said) in [
+            ("gate.mode", Some("gate.mode = \"x\": is wrong")),
+            ("tenant[1].quota", Some("tenant.a.b.quota = \"y\": is wrong")),
+            ("service[1].price.row", Some("service.plain.price.row = \"z\": is wrong")),
+            ("tenant[0].quota", None),
+        ] {
+            let wrong = wrong_value(TEXT, &set, &[fault("tenant[0].burst"), fault(path)]);
+            assert_eq!(wrong.map(|wrong| wrong.to_string()).as_deref(), said, "{path}");
+        }
     }
 
     proptest::proptest! {

@@ -187,7 +187,11 @@ impl<'d> Section<'d> {
             if self.known.contains(key) {
                 continue;
             }
-            let hint = match did_you_mean(key, self.known.iter().copied()) {
+            let near = did_you_mean(key, self.known.iter().copied());
+            if let Some(absent) = near.filter(|near| !self.has(near)) {
+                self.report.misspelt.borrow_mut().push(self.path_of(absent));
+            }
+            let hint = match near {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("known here: {}", Vec::from_iter(self.known.iter().copied()).join(", ")),
             };
@@ -261,12 +265,15 @@ struct Report<'d> {
     text: &'d str,
     line_starts: Vec<usize>,
     faults: RefCell<Vec<(Kind, Fault)>>,
+    /// The paths of keys that are there by another name, as it seems: that they are missing is no fault of its own.
+    misspelt: RefCell<Vec<String>>,
 }
 
 impl<'d> Report<'d> {
     fn new(text: &'d str) -> Self {
         let newlines = text.match_indices('\n').map(|(i, _)| i + 1);
-        Self { text, line_starts: std::iter::once(0).chain(newlines).collect(), faults: RefCell::default() }
+        let line_starts = std::iter::once(0).chain(newlines).collect();
+        Self { text, line_starts, faults: RefCell::default(), misspelt: RefCell::default() }
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -309,8 +316,10 @@ impl<'d> Report<'d> {
             let fault = self.syntax_fault(error, &headers);
             syntax.entry(fault.line).or_insert(fault);
         }
+        let misspelt = self.misspelt.take();
         let stands = |(kind, fault): &(Kind, Fault)| {
-            syntax.is_empty() || (*kind == Kind::Plain && !syntax.contains_key(&fault.line))
+            !misspelt.contains(&fault.path)
+                && (syntax.is_empty() || (*kind == Kind::Plain && !syntax.contains_key(&fault.line)))
         };
         let mut faults: Vec<Fault> =
             self.faults.take().into_iter().filter(stands).map(|(_, fault)| fault).collect();

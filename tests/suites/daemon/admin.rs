@@ -224,10 +224,16 @@ fn what_is_wrong_changes_nothing_and_says_what_would_be_right() -> Result<()> {
     for (arguments, said) in [
         (
             &["set", "tenant.all.quota", "0 RU/s"][..],
-            "tenant[0].quota = \"0 RU/s\": must be above 0, e.g. \"5000 RU/s\"",
+            "gate: tenant.all.quota = \"0 RU/s\": must be above 0, e.g. \"5000 RU/s\"",
         ),
-        (&["set", "tenant.all.multiplier", "65"], "tenant[0].multiplier = \"65\": must be from 1 to 64"),
-        (&["set", "tenant.all.refuse", "yes"], "tenant[0].refuse = \"yes\": must be \"on\" or \"off\""),
+        (
+            &["set", "tenant.all.multiplier", "65"],
+            "gate: tenant.all.multiplier = \"65\": must be from 1 to 64",
+        ),
+        (
+            &["set", "tenant.all.refuse", "yes"],
+            "gate: tenant.all.refuse = \"yes\": must be \"on\" or \"off\"",
+        ),
         (&["set", "tenant.al.quota", "1 RU/s"], "no tenant of this name; did you mean all?"),
         (&["set", "gate.tick", "1s"], "gate.tick is not among the keys that can be set while gate runs"),
         (&["set", "--unset", "gate.mode"], "gate.mode is not set"),

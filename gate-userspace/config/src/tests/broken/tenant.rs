@@ -96,10 +96,7 @@ pub(super) const ROWS: &[Broken] = &[
     (
         "quota = \"5000",
         "qouta = \"5000",
-        &[
-            r#"7: tenant[0].quota: is missing, e.g. quota = "5000 RU/s""#,
-            r#"10: tenant[0].qouta = "5000 RU/s": unknown key; did you mean quota?"#,
-        ],
+        &[r#"10: tenant[0].qouta = "5000 RU/s": unknown key; did you mean quota?"#],
     ),
     (
         "quota = \"5000",

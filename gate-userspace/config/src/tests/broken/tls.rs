@@ -8,7 +8,6 @@ pub(super) const ROWS: &[Broken] = &[
         "backend = \"127.0.0.1:11212\"\ntls = { certificate = \"cache.pem\", keys = \"/k\" }\nlisten",
         &[
             r#"7: service[0].tls.certificate = "cache.pem": must be an absolute path without "..", e.g. "/sys/fs/bpf/gate""#,
-            r#"7: service[0].tls.key: is missing, e.g. key = "/etc/gate/cache.key""#,
             r#"7: service[0].tls.keys = "/k": unknown key; did you mean key?"#,
         ],
     ),
