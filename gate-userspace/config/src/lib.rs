@@ -77,6 +77,7 @@ mod shedding;
 mod store_address;
 mod syn;
 mod text;
+mod tiers;
 mod tls;
 pub mod units;
 mod values;

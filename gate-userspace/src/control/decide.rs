@@ -107,6 +107,8 @@ pub struct Rules {
     pub rejection_rate: bool,
     /// By service, in the order of the configuration: when it sheds; `None` if it does not.
     pub shedding: Vec<Option<Settings>>,
+    /// By service, in the order of the configuration, and tier: true if requests may have it.
+    pub tiers: Vec<[bool; 4]>,
     /// By service, in the order of the configuration: how its prices learn; `None` if they stay as configured.
     pub learning: Vec<Option<Learning>>,
 }
@@ -138,9 +140,8 @@ impl Default for Rules {
     fn default() -> Self {
         let tcp_in_debt = TcpAction::None;
         let deep_debt = Nanos::from_secs(10);
-        let shedding = Vec::new();
-        let learning = Vec::new();
-        Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding, learning }
+        let (shedding, tiers, learning) = Default::default();
+        Self { tcp_in_debt, deep_debt, rejection_rate: false, shedding, tiers, learning }
     }
 }
 

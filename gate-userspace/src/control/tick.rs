@@ -283,9 +283,9 @@ impl Ticker {
                 false => shedding.map(|shedding| shedding.phase().name()),
             };
             let shed = self.memory.shed(place);
-            service.rungs = [0, 1, 2, 3].map(|tier| shed.rung(tier));
-            service.treated_for =
-                Tier::ALL.map(|tier| shedding.and_then(|shedding| shedding.treated_for(tier)));
+            let is_had = |tier: &Tier| self.is_had(place, *tier);
+            service.rungs = Tier::ALL.map(|tier| if is_had(&tier) { shed.rung(tier as u8) } else { 0 });
+            service.treated_for = Tier::ALL.map(|tier| shedding.filter(|_| is_had(&tier))?.treated_for(tier));
             if let Some((_, base)) = self.slots.iter().find(|(of, _)| *of == place) {
                 let ServiceState { base_mru, row_mru, kib_mru, latency_mru, .. } =
                     self.memory.state(place, *base);
@@ -305,7 +305,9 @@ impl Ticker {
             return;
         }
         let observed = observed();
-        for (place, change) in &self.transitions {
+        for (place, change) in
+            self.transitions.iter().filter(|(place, change)| self.is_had(*place, change.tier))
+        {
             let service = self.service_names.get(*place).map_or("?", Name::as_str);
             let words = in_words(service, change, observed.get(*place));
             match (change.from, change.to) {
@@ -315,6 +317,11 @@ impl Ticker {
                 (_, Treatment::Normal | Treatment::Dearer(_)) => tracing::info!("{words}"),
             }
         }
+    }
+
+    /// True if requests to a service may have a tier: nobody notices what is done about another.
+    fn is_had(&self, service: usize, tier: Tier) -> bool {
+        self.rules.tiers.get(service).is_none_or(|tiers| tiers[tier.index()])
     }
 
     /// The shedding of each service under new rules: as before where they are the same, else none.

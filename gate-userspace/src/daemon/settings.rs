@@ -39,6 +39,7 @@ pub(super) fn rules(config: &Config) -> Rules {
         deep_debt: config.gate.deep_debt,
         rejection_rate: config.gate.algorithm == config::Algorithm::RejectionRate,
         shedding: config.services.iter().map(settings).collect(),
+        tiers: config.services.iter().map(|service| config.tiers_at(service)).collect(),
         learning: config.services.iter().map(learning).collect(),
     }
 }
