@@ -210,6 +210,11 @@ impl<T> Admission<T> {
             objective_ms: millis(estimate.limit),
         };
         explained.estimates = policy.estimates(class).into_iter().map(in_ms).collect();
+        let chance = policy.chance(class, now);
+        if chance > 0.0 && chance < 1.0 {
+            let passes = 1.0 - explained.refused_by_chance.unwrap_or(0.0);
+            explained.refused_by_chance = Some(1.0 - passes * (1.0 - chance));
+        }
         match policy.peek(class, now, || ledger.draw()) {
             None => Ok(()),
             Some(retry_after) => refuse(shadow, explained, Refusal::after(Reason::Slo, retry_after).into()),

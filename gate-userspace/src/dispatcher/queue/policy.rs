@@ -71,6 +71,13 @@ impl Policy {
         }
     }
 
+    /// The share of draws by which it refuses a request, in hundredths.
+    pub(crate) fn chance(&self, request: Request, now: Nanos) -> f64 {
+        let draws = (0..DRAWS).map(|number| (f64::from(number) + 0.5) / f64::from(DRAWS));
+        let refused = draws.filter(|&draw| self.peek(request, now, || draw).is_some());
+        refused.count() as f64 / f64::from(DRAWS)
+    }
+
     /// The expected response time of a request beside its objective, as far as it knows.
     pub(crate) fn estimates(&self, request: Request) -> Vec<Estimate> {
         self.0.as_ref().map_or_else(Vec::new, |policy| policy.estimates(request))
@@ -165,10 +172,42 @@ fn as_float(share: Fraction) -> f64 {
     f64::from(share.steps()) / f64::from(Fraction::ONE.steps())
 }
 
+const DRAWS: u32 = 100;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy::admission::QueryType;
+
+    /// Refuses by draws below a share.
+    struct Below(f64);
+
+    impl Admission for Below {
+        fn decide(&self, _: Request, _: Nanos, _: f64) -> Decision {
+            panic!("nobody has asked for this request")
+        }
+
+        fn peek(&self, _: Request, _: Nanos, draw: f64) -> Decision {
+            if draw < self.0 { Decision::Refuse { retry_after: Nanos(1) } } else { Decision::Admit }
+        }
+
+        fn enqueued(&self, _: Request) {}
+
+        fn dequeued(&self, _: Request) {}
+
+        fn completed(&self, _: Request, _: Nanos, _: Nanos) {}
+
+        fn refresh(&self, _: Nanos) {}
+    }
+
+    #[test]
+    fn the_chance_of_a_refusal_is_known() {
+        let request = Request { tier: Tier::Standard, query_type: QueryType(0) };
+        for chance in [0.0, 0.37, 1.0] {
+            assert_eq!(Policy(Some(Arc::new(Below(chance)))).chance(request, Nanos::ZERO), chance);
+        }
+        assert_eq!(Policy(None).chance(request, Nanos::ZERO), 0.0);
+    }
 
     fn backend(said: &str) -> config::Backend {
         let text = format!(
