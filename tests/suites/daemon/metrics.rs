@@ -163,6 +163,8 @@ fn agrees(scraped: &Scrape, tenants: &Value) -> Result<()> {
             (charged - counted(&tenant["charged_ru"])).abs() < 1e-6,
             "{name} charged {charged}: {tenant}"
         );
+        let by_candidate = sum("candidate_refused_requests", &[]);
+        ensure!(by_candidate == counted(&tenant["candidate_refused"]), "{name} candidate: {tenant}");
         for (family, field) in [("refused_requests", "refused"), ("shadowed_requests", "shadowed")] {
             let by_reason = tenant[field].as_object().context("no reasons")?;
             let all: f64 = by_reason.values().map(counted).sum();
@@ -197,7 +199,7 @@ fn sums_over_layers_and_reasons_are_what_tenants_says() -> Result<()> {
          [[service]]\nname = \"cache\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PORT}\"\n{ONE_RU}\n\
          [[service]]\nname = \"proxied\"\nprotocol = \"memcached\"\nlisten = \"{SERVER_V4}:{PROXIED}\"\n\
          backend = \"{SERVER_V4}:{PORT}\"\n{ONE_RU}\nshedding = {{ enabled = \"off\" }}\n\
-         [[tenant]]\nname = \"over\"\nsources = \"198.18.1.1\"\nquota = \"1 RU/s\"\nburst = \"20s\"\ndeny = [\"touch\"]\n\
+         [[tenant]]\nname = \"over\"\nsources = \"198.18.1.1\"\nquota = \"1 RU/s\"\nburst = \"20s\"\ncandidate = \"1 RU/s\"\ndeny = [\"touch\"]\n\
          [[tenant]]\nname = \"other\"\nsources = \"198.18.1.2\"\nquota = \"1000 RU/s\"\n\
          [[tenant]]\nname = \"silent\"\nsources = \"198.18.1.3\"\nquota = \"1000 RU/s\"\nmetrics = \"on\"\n"
     ))?;
@@ -233,6 +235,8 @@ fn sums_over_layers_and_reasons_are_what_tenants_says() -> Result<()> {
     // Each layer has its own, those that are counted in rows that several share as well.
     ensure!(over("xdp", "quota") > 0.0 && over("proxy", "quota") > 0.0, "{scraped:?}");
     ensure!(over("proxy", "unsupported") == 5.0 && over("xdp", "unsupported") == 0.0, "{scraped:?}");
+    let by_candidate = scraped.sum("gate_tenant_candidate_refused_requests_total", &[("tenant", "over")]);
+    ensure!(by_candidate > 0.0, "{scraped:?}");
     ensure!(scraped.sum("gate_packets_total", &[("exit", "refused-replied")]) > 0.0, "{scraped:?}");
     ensure!(scraped.sum("gate_metrics_tenants", &[]) == 2.0, "`other` is not promoted: {scraped:?}");
     Ok(())

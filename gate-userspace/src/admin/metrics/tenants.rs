@@ -90,6 +90,10 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, reading: &Reading) -> fmt::Resu
     let mut series = SHADOWED.begin(encoder)?;
     each(&mut |tenant, layer, counters| {
         by_reason(&mut series, &[("tenant", tenant), ("layer", layer)], &counters.shadowed)
+    })?;
+    let mut series = CANDIDATE_REFUSED.begin(encoder)?;
+    each(&mut |tenant, layer, counters| {
+        series.add_touched(&[("tenant", tenant), ("layer", layer)], counters.candidate_refused)
     })
 }
 
@@ -150,6 +154,10 @@ const QUOTA_REFUSED: Family = Family::counter(
 const SHADOWED: Family = Family::counter(
     "gate_tenant_shadowed_requests_total",
     "Requests that passed, and that shadowed rules would have refused, by reason.",
+);
+const CANDIDATE_REFUSED: Family = Family::counter(
+    "gate_tenant_candidate_refused_requests_total",
+    "Requests that the tenant's candidate quota would have refused.",
 );
 const QUOTA: Family = Family::gauge(
     "gate_tenant_quota_request_units_per_second",
