@@ -253,8 +253,17 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/gate.fish"),
 ];
 /// Files of `docs`.
-const DOCUMENTS: &[&str] =
-    &["COMPATIBILITY.md", "CONFIGURATION.md", "GLOSSARY.md", "METRICS.md", "OPERATIONS.md", "SECURITY.md"];
+const DOCUMENTS: &[&str] = &[
+    "COMPATIBILITY.md",
+    "CONFIGURATION.md",
+    "GLOSSARY.md",
+    "METRICS.md",
+    "OPERATIONS.md",
+    "PRODUCTION.md",
+    "RECIPES.md",
+    "ROLLING-OUT.md",
+    "SECURITY.md",
+];
 const EXAMPLE_FILES: &[&str] = &["alerts.yml", "gate.toml", "grafana.json", "proxy.toml", "tls.toml"];
 /// Modes of files.
 const PROGRAM: u32 = 0o755;

@@ -28,7 +28,7 @@ use super::service_manager::{Successor, ask_anew};
 /// The versions that are installed one after the other, of the same program.
 const VERSIONS: [&str; 2] = ["0.1.0", "0.1.0+next"];
 /// Files that the package installs, one of each kind.
-const INSTALLED: [&str; 9] = [
+const INSTALLED: [&str; 10] = [
     "/usr/bin/gate",
     "/lib/systemd/system/gate.service",
     "/etc/gate/gate.toml",
@@ -36,6 +36,7 @@ const INSTALLED: [&str; 9] = [
     "/usr/share/zsh/vendor-completions/_gate",
     "/usr/share/fish/vendor_completions.d/gate.fish",
     "/usr/share/man/man1/gate-run.1.gz",
+    "/usr/share/doc/gate/RECIPES.md",
     "/usr/share/doc/gate/copyright",
     "/usr/share/doc/gate/examples/gate.toml",
 ];
