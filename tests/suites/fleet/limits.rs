@@ -93,9 +93,10 @@ fn limits_that_are_gone_stay_in_force_until_they_are_lifted() -> Result<()> {
 fn faulty_limits_change_nothing_and_every_fault_is_named() -> Result<()> {
     let etcd = Etcd::start()?;
     let revision = etcd.apply(&limits(100, 50))?["revision"].clone();
-    let faulty = "[[limit]]\nname = \"acme\"\nquota = \"200 RU/s\"\n[[limit]]\nname = \"a=b\"\nqouta = \"1\"\n[quota]\n";
+    let faulty = "[[limit]]\nname = \"acme\"\nquota = \"200 RU/s\"\n[[limit]]\nname = \"a=b\"\nqouta = \"1\"\n\
+                  [[limit]]\nname = \"b\"\n[quota]\n";
     let said = etcd.apply(faulty).err().map(|error| error.to_string()).unwrap_or_default();
-    for fault in ["4: limit[1].quota", "5: limit[1].name", "6: limit[1].qouta", "7: quota"] {
+    for fault in ["5: limit[1].name", "6: limit[1].qouta", "7: limit[2].quota", "9: quota"] {
         ensure!(said.contains(fault), "{fault}: {said}");
     }
     let after = etcd.owners()?;

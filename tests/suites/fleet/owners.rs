@@ -26,8 +26,7 @@ fn ask(gate: &Listening) -> Result<()> {
 #[test]
 fn every_fault_of_a_file_with_limits_is_named_with_its_line() -> Result<()> {
     let file = std::env::temp_dir().join(format!("gate-faults-{}.toml", std::process::id()));
-    let faulty =
-        "[quota]\nlisten = \"0.0.0.0:9920\"\nmemory = \"1\"\n[[limit]]\nname = \"a=b\"\nqouta = \"1 RU/s\"\n";
+    let faulty = "[quota]\nlisten = \"0.0.0.0:9920\"\nmemory = \"1\"\n[[limit]]\nname = \"a=b\"\nqouta = \"1 RU/s\"\n[[limit]]\nname = \"b\"\n";
     std::fs::write(&file, faulty)?;
     let output = Command::new(paths::gate()).args(["quota", "run", "--config"]).arg(&file).output()?;
     std::fs::remove_file(&file)?;
@@ -36,9 +35,9 @@ fn every_fault_of_a_file_with_limits_is_named_with_its_line() -> Result<()> {
     for (line, key) in [
         (2, "quota.listen"),
         (3, "quota.memory"),
-        (4, "limit[0].quota"),
         (5, "limit[0].name"),
         (6, "limit[0].qouta"),
+        (7, "limit[1].quota"),
     ] {
         ensure!(
             said.contains(&format!(":{line}: {key}")) || said.contains(&format!("{line}: {key}")),
