@@ -120,7 +120,7 @@ fn promtool_and_the_documents_agree_with_what_is_said() -> Result<()> {
 fn alerts_name_who_is_refused_and_who_would_be() -> Result<()> {
     let alerts = paths::workspace().join("docs/alerts.yml");
     let mut tests = format!("rule_files: [{alerts:?}]\nevaluation_interval: 1m\ntests:\n");
-    // Of 60,000 requests a minute so many more are refused, and so many would be without shadow mode.
+    // The requests a minute, beside 60,000 that pass, that are refused, and that would be without shadow mode.
     for (refused, shadowed, fires) in
         [(54_000, 0, true), (0, 54_000, true), (5_000, 5_000, false), (10_000, 10_000, true)]
     {

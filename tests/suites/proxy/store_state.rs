@@ -75,7 +75,7 @@ fn a_busy_store_says_what_it_may_be_busy_with() -> Result<()> {
         (b"XINFO STREAM none\r\n", b"\r\n", "xinfo|stream", "XINFO STREAM"),
     ] {
         store.stall()?;
-        // What is short is no cause for a silence, whoever sent it first.
+        // A short request is no cause for a silence, whoever sent it first.
         clients[0].write_all(b"GET none\r\n")?;
         clients[1].write_all(request)?;
         wait_until("it is not busy", || Ok(store_in(&gate)?["busy"]["command"] == command))?;

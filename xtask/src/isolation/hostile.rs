@@ -69,7 +69,7 @@ impl<'a> Hostile<'a> {
     pub(super) fn count(&self, number: u64) {
         if number > 0 {
             self.begun.get_or_init(|| {
-                // Nobody waits for it any more if that took too long.
+                // The client may have stopped waiting for it.
                 let _ = self.tell.send(());
                 Instant::now()
             });

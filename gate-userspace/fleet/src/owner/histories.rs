@@ -229,7 +229,7 @@ impl Fleet {
         let comer = Comer { name: &Self::name(place), id, interval: TICK, takes_over: false, drains };
         let session = self.registry.take(self.now, comer).unwrap();
         let gate = &mut self.gates[place];
-        // Of a session that the owner does not know any more nothing is repeated.
+        // The owner repeats nothing of a session that it has forgotten.
         if session.names() == 0 {
             gate.is_new = true;
             gate.number = session.charged;

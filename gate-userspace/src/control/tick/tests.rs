@@ -168,7 +168,7 @@ fn the_report_says_what_is_in_force() {
     assert_eq!(reported, [([0, 0, 0, 1], Some("shedding")), ([0; 4], Some("steady"))]);
     assert_eq!(report.services[0].prices.kib_mru, 1_000);
     assert_eq!(report.services[0].treated_for, [None, None, None, Some(Nanos::ZERO)]);
-    // Nobody notices what is done about a tier that nobody has.
+    // A tier that nobody has is none to be told of.
     ticks.ticker.rules.tiers = vec![[true, true, true, false]; 2];
     let report = ticks.ticker.report(generation, vec![named("first"), named("second")]);
     assert_eq!((report.services[0].rungs, report.services[0].treated_for), ([0; 4], [None; 4]));

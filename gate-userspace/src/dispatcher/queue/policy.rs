@@ -172,6 +172,7 @@ fn as_float(share: Fraction) -> f64 {
     f64::from(share.steps()) / f64::from(Fraction::ONE.steps())
 }
 
+/// The draws by which a chance is told, evenly spread.
 const DRAWS: u32 = 100;
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ fn an_explanation_has_rule_price_and_faults_of_words() -> Result<()> {
 fn what_has_been_set_is_explained_before_any_request() -> Result<()> {
     let store = Nginx::start(&[])?;
     let gate = Listening::gate_with("tick = \"10ms\"", "http", store.address, SERVICE, TENANTS)?;
-    // What was known from the question before is known no longer.
+    // The answer to the question before is forgotten.
     let by_tenant = ["--tenant", "poor"];
     for (client, quota) in [(by_tenant, 20.0), (by_tenant, 30.0), (["--source", "127.0.0.5"], 40.0)] {
         gate.json(&["set", "tenant.poor.quota", &format!("{quota} RU/s")])?;
